@@ -1,0 +1,56 @@
+"""Where things are: the repository's folders and the builder's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Project:
+    """The repository being built. Tests point it at a copy."""
+
+    root: Path
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def templates(self) -> Path:
+        return self.root / "templates"
+
+    @property
+    def overlay(self) -> Path:
+        return self.root / "ddtree_overlay"
+
+    @property
+    def patches(self) -> Path:
+        return self.overlay / "patches"
+
+    @property
+    def cache(self) -> Path:
+        """`$DDTREE_CACHE`, else `$XDG_CACHE_HOME/ddtree-builder`, else `~/.cache/ddtree-builder`."""
+        explicit = os.environ.get("DDTREE_CACHE")
+        if explicit:
+            return Path(explicit).resolve()
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Path(base) / "ddtree-builder"
+
+
+def default_project() -> Project:
+    """The repository that this package lies in."""
+    return Project(Path(__file__).resolve().parent.parent)
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes, read in chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while chunk := handle.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

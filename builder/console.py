@@ -20,6 +20,11 @@ def set_quiet(value: bool) -> None:
     _quiet = value
 
 
+def shows_progress() -> bool:
+    """False when set_quiet silenced progress."""
+    return not _quiet
+
+
 def _say(line: str) -> None:
     if not _quiet:
         print(line, file=sys.stderr, flush=True)

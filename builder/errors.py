@@ -93,6 +93,12 @@ class WheelhouseError(BuilderError):
     exit_code = 23
 
 
+class MirrorOptionError(BuilderError):
+    """--mirror or DDTREE_MIRRORS is not PREFIX=URL."""
+
+    exit_code = 24
+
+
 # -- 30..39: the patched SGLang ----------------------------------------------------------------
 
 
@@ -178,6 +184,16 @@ class ChecksFailedError(BuilderError):
     """`build.py test`: a linter, a type check or a test failed."""
 
     exit_code = 54
+
+
+# -- 60..69: before the builder runs -----------------------------------------------------------
+# 61 is "Python is too old", said by build.py itself before it can import this module.
+
+
+class BuilderEnvironmentError(BuilderError):
+    """The builder's own environment cannot be prepared."""
+
+    exit_code = 60
 
 
 def all_error_classes() -> list[type[BuilderError]]:

@@ -65,7 +65,7 @@ def run(
     try:
         out, err = child.communicate(timeout=timeout)
     except BaseException:
-        _end_group(child)
+        end_group(child)
         raise
     if error is not None and child.returncode != 0:
         tail = [line for line in (err or "").strip().splitlines() if line.strip()]
@@ -74,7 +74,8 @@ def run(
     return Completed(child.returncode, out or "", err or "")
 
 
-def _end_group(child: subprocess.Popen[str]) -> None:
+def end_group(child: subprocess.Popen[str]) -> None:
+    """TERM, then KILL, to a child started in its own session."""
     for sig, grace in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(child.pid, sig)

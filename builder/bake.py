@@ -1,0 +1,154 @@
+"""BuildKit through `docker buildx bake`: the bake file, host secrets, the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from builder import console
+from builder.engine import Engine
+from builder.errors import AuditFailedError, BuildFailedError, DiskSpaceError
+from builder.proc import end_group
+
+# Exit code of `python -m builder.inside.audit` when it has findings.
+AUDIT_EXIT = AuditFailedError.exit_code
+_EXIT_CODE = re.compile(r"did not complete successfully: exit code: (\d+)")
+_KEPT_LINES = 400
+
+
+@dataclass(frozen=True)
+class BakeTarget:
+    """One target of the bake file."""
+
+    stage: str
+    context: Path
+    named_contexts: dict[str, str]
+    output: str
+    tags: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    no_cache: bool = False
+
+
+def bake_file(target: BakeTarget, secrets: dict[str, Path]) -> dict[str, Any]:
+    """The bake file's content (docs.docker.com/build/bake/reference)."""
+    body: dict[str, Any] = {
+        "context": str(target.context),
+        "dockerfile": "Dockerfile",
+        "target": target.stage,
+        "contexts": target.named_contexts,
+        "output": [target.output],
+        "secret": [f"type=file,id={name},src={path}" for name, path in sorted(secrets.items())],
+        # Attestations need an image index, which the engine's classic store cannot hold.
+        "attest": ["type=provenance,disabled=true"],
+    }
+    if target.tags:
+        body["tags"] = list(target.tags)
+    if target.labels:
+        body["labels"] = dict(sorted(target.labels.items()))
+    if target.no_cache:
+        body["no-cache"] = True
+    return {"target": {"default": body}}
+
+
+def uv_settings(env: dict[str, str]) -> str:
+    """uv.toml for the build steps: the host's own index, where the host names one."""
+    index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or env.get("PIP_INDEX_URL")
+    if not index:
+        return ""
+    return f"[[index]]\nurl = {json.dumps(index)}\ndefault = true\n"
+
+
+@contextmanager
+def host_secrets() -> Iterator[dict[str, Path]]:
+    """The host's CA bundle and package index as BuildKit secrets, gone afterwards."""
+    with TemporaryDirectory(prefix="ddtree-secrets-") as name:
+        folder = Path(name)
+        secrets: dict[str, Path] = {}
+        for variable in ("DDTREE_CA_FILE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
+            value = os.environ.get(variable)
+            if value and Path(value).is_file():
+                secrets["ca"] = Path(value).resolve()
+                break
+        settings = uv_settings(dict(os.environ))
+        if settings:
+            secrets["uv"] = folder / "uv.toml"
+            secrets["uv"].write_text(settings)
+            secrets["uv"].chmod(0o600)
+        yield secrets
+
+
+def failure(lines: list[str], log: Path, returncode: int) -> BuildFailedError | AuditFailedError:
+    """The error that a failed bake means, judged by what BuildKit printed."""
+    codes = [int(m.group(1)) for line in lines for m in [_EXIT_CODE.search(line)] if m]
+    text = "\n".join(lines)
+    if "no space left on device" in text.lower():
+        raise DiskSpaceError(
+            "the engine ran out of disk space during the build",
+            "free space on the engine's data root (`docker system prune`, or "
+            "`python build.py engine prune` for the private engine)",
+        )
+    if AUDIT_EXIT in codes:
+        findings = [line.split(" ", 2)[-1] for line in lines if re.search(r"\b[A-Z]{2,8}\d{3}\b", line)]
+        first = f"; first finding: {findings[0].strip()}" if findings else ""
+        return AuditFailedError(
+            f"the audit of the built file system has findings{first}", f"see the table in {log}"
+        )
+    errors = [line for line in lines if "ERROR" in line or "error:" in line.lower()]
+    last = errors[-1].strip() if errors else f"buildx exited with {returncode}"
+    return BuildFailedError(f"the image build failed: {last}", f"the whole output is in {log}")
+
+
+def run_bake(engine: Engine, target: BakeTarget, log: Path) -> None:
+    """Build one target; BuildKit's output streams to stderr and into `log`.
+
+    Raises AuditFailedError, DiskSpaceError or BuildFailedError.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="ddtree-bake-") as name, host_secrets() as secrets:
+        path = Path(name) / "docker-bake.json"
+        path.write_text(json.dumps(bake_file(target, secrets), indent=2))
+        # The `default` builder is the engine itself: its image store holds the base.
+        argv = engine.buildx("bake", "--builder", "default", "--progress", "plain")
+        argv += ["--file", str(path)]
+        console.command(argv)
+        env = {**engine.env, "BUILDX_BAKE_ENTITLEMENTS_FS": "0", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+        returncode, lines = _stream(argv, env, log)
+    if returncode != 0:
+        raise failure(lines, log, returncode)
+
+
+def _stream(argv: list[str], env: dict[str, str], log: Path) -> tuple[int, list[str]]:
+    kept: list[str] = []
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    try:
+        with log.open("a", encoding="utf-8") as handle:
+            for line in child.stdout:
+                handle.write(line)
+                kept.append(line.rstrip())
+                del kept[:-_KEPT_LINES]
+                if console.shows_progress():
+                    sys.stderr.write(line)
+        child.wait()
+    except BaseException:
+        end_group(child)
+        raise
+    return child.returncode, kept

@@ -1,0 +1,99 @@
+"""The command line: one verb a module, one place that turns failures into two lines and a code."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from builder import build_cli, console, explain, plan, render, test_cli
+from builder.engine import cli as engine_cli
+from builder.errors import BuilderError
+from builder.lock import cli as lock_cli
+from builder.patches import cli as patches_cli
+from builder.project import default_project
+from builder.sources import cli as sources_cli
+
+INTERRUPTED = 130
+DESCRIPTION = """\
+Build the DDTree appliance: SGLang with Diffusion Draft Tree speculation for RTX PRO 6000 (sm_120).
+
+  python build.py --cuda cu130            build, audit, label and prove the CUDA 13.0 image
+  python build.py --cuda cu128            the CUDA 12.8 image (needs the PyTorch index and GitHub)
+  python build.py --cuda cu128 --stand-in the CUDA 12.8 path from PyPI alone, for tests
+  python build.py test                    every check, image tests included
+"""
+EPILOG = (
+    "The verb defaults to `build`. Each verb has its own --help. "
+    "Exit codes: docs/exit-codes.md. Progress goes to stderr, results to stdout."
+)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line; every verb's module adds its own parser."""
+    parser = argparse.ArgumentParser(
+        prog="build.py",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for module in (
+        build_cli,
+        plan,
+        explain,
+        render,
+        lock_cli,
+        sources_cli,
+        patches_cli,
+        engine_cli,
+        test_cli,
+    ):
+        module.add_parser(verbs)
+    return parser
+
+
+def with_default_verb(argv: list[str]) -> list[str]:
+    """`--cuda cu130` means `build --cuda cu130`; a lone -h/--help stays the overview."""
+    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):
+        return ["build", *argv]
+    return argv
+
+
+def _terminated(_signum: int, _frame: FrameType | None) -> NoReturn:
+    # A service manager's TERM must take the same way out as Ctrl-C: `finally` blocks stop the
+    # private engine and drop half-written files.
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str]) -> int:
+    """Run one verb; returns the process exit code."""
+    parser = make_parser()
+    args = parser.parse_args(with_default_verb(argv))
+    if args.verb is None:
+        parser.print_help(sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _terminated)
+    as_json = bool(getattr(args, "json", False))
+    try:
+        code: int = args.handler(args, default_project())
+    except BuilderError as exc:
+        print(f"error: {exc.what}\n  fix: {exc.remedy}", file=sys.stderr)
+        if as_json:
+            console.result_json(
+                {
+                    "error": type(exc).__name__,
+                    "exit_code": exc.exit_code,
+                    "what": exc.what,
+                    "remedy": exc.remedy,
+                }
+            )
+        return exc.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; what was started is stopped, finished steps stay cached", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    return code

@@ -1,0 +1,141 @@
+"""What the audit reads of one ELF file: linkage, symbols, and for a cubin its architecture.
+
+pyelftools finds the sections; symbol tables are unpacked in bulk, since libtorch alone has
+several hundred thousand entries and pyelftools builds an object for each.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+
+MAGIC = b"\x7fELF"
+EM_CUDA = 190
+_SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, shndx, value, size
+_SHN_UNDEF = 0
+_STB_WEAK = 2
+_STB_LOCAL = 0
+# The CUDA ABI version sits in the identification's ABI byte; with version 8 (CUDA 13.0) the
+# architecture moved from the lowest byte of e_flags to the second (seen in cubins of NVRTC 12.8.93
+# and 13.0.88, and as cuobjdump names them).
+_CUDA_ABI_SHIFTED = 8
+
+
+class NotElfError(Exception):
+    """The file is no ELF file, or a damaged one."""
+
+
+@dataclass(frozen=True)
+class ElfFile:
+    """One dynamically linked (or static) ELF file. `path` is relative to the audited root."""
+
+    path: str
+    machine: int
+    soname: str
+    needed: tuple[str, ...]
+    search: tuple[str, ...]  # RPATH or RUNPATH entries, $ORIGIN not yet expanded
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Dynamic symbols: `undefined` must come from elsewhere (weak ones may stay unresolved)."""
+
+    defined: frozenset[str]
+    undefined: frozenset[str]
+
+
+def is_elf(path: Path) -> bool:
+    """Whether the file starts with the ELF magic number."""
+    try:
+        with path.open("rb") as handle:
+            return handle.read(4) == MAGIC
+    except OSError:
+        return False
+
+
+def read_elf(path: Path, name: str) -> ElfFile:
+    """Linkage of one file. Raises NotElfError for a damaged one."""
+    with path.open("rb") as handle:
+        elf = _open(handle, name)
+        needed: list[str] = []
+        search: list[str] = []
+        soname = ""
+        dynamic = _dynamic(elf, name)
+        if dynamic is not None:
+            for tag in dynamic.iter_tags():
+                if tag.entry.d_tag == "DT_NEEDED":
+                    needed.append(tag.needed)
+                elif tag.entry.d_tag == "DT_SONAME":
+                    soname = tag.soname
+                elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
+                    text = tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
+                    search.extend(part for part in text.split(":") if part)
+        machine = elf.header["e_machine"]
+        number = machine if isinstance(machine, int) else _machine_number(handle)
+        return ElfFile(name, number, soname, tuple(needed), tuple(search))
+
+
+def read_symbols(path: Path, name: str) -> Symbols:
+    """Dynamic symbols without their versions. Raises NotElfError for a damaged file."""
+    with path.open("rb") as handle:
+        elf = _open(handle, name)
+        section = next(
+            (s for s in elf.iter_sections() if s["sh_type"] == "SHT_DYNSYM"), None
+        )
+        if section is None:
+            return Symbols(frozenset(), frozenset())
+        table = section.data()
+        strings = elf.get_section(section["sh_link"]).data()
+    defined: set[str] = set()
+    undefined: set[str] = set()
+    for offset, info, _other, shndx, _value, _size in _SYMBOL.iter_unpack(table):
+        bind = info >> 4
+        if bind == _STB_LOCAL or not offset:
+            continue
+        text = strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
+        if shndx != _SHN_UNDEF:
+            defined.add(text)
+        elif bind != _STB_WEAK:
+            undefined.add(text)
+    return Symbols(frozenset(defined), frozenset(undefined))
+
+
+def cubin_architecture(code: bytes) -> str:
+    """`sm_120` or `sm_120a` of a cubin. Raises NotElfError when it is not one.
+
+    Identification byte 8 is the CUDA ABI version; e_flags lies at offset 48 of an ELF64 header.
+    """
+    if len(code) < 64 or code[:4] != MAGIC or struct.unpack_from("<H", code, 18)[0] != EM_CUDA:
+        raise NotElfError("not a cubin")
+    flags = struct.unpack_from("<I", code, 48)[0]
+    if code[8] >= _CUDA_ABI_SHIFTED:
+        return f"sm_{flags >> 8 & 0xFF}{'a' if flags & 0x8 else ''}"
+    return f"sm_{flags & 0xFF}{'a' if flags & 0x800 else ''}"
+
+
+def _open(handle: BinaryIO, name: str) -> ELFFile:
+    try:
+        return ELFFile(handle)
+    except (ELFError, ValueError, struct.error) as exc:
+        raise NotElfError(f"{name}: {exc}") from None
+
+
+def _machine_number(handle: BinaryIO) -> int:
+    handle.seek(18)
+    return int(struct.unpack("<H", handle.read(2))[0])
+
+
+def _dynamic(elf: ELFFile, name: str) -> DynamicSection | None:
+    try:
+        for section in elf.iter_sections():
+            if isinstance(section, DynamicSection):
+                return section
+    except (ELFError, ValueError, struct.error) as exc:
+        raise NotElfError(f"{name}: {exc}") from None
+    return None

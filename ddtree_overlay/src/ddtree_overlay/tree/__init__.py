@@ -1,0 +1,1 @@
+"""The draft tree. Imports neither SGLang nor CUDA nor torch."""

@@ -1,0 +1,68 @@
+"""The bake file, host secrets, and what a failed bake is taken for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.bake import BakeTarget, bake_file, failure, host_secrets, uv_settings
+from builder.errors import AuditFailedError, BuildFailedError, DiskSpaceError
+
+TARGET = BakeTarget(
+    stage="image",
+    context=Path("/context"),
+    named_contexts={"base": "docker-image://ddtree-base:x"},
+    output="type=docker",
+    tags=("name:tag",),
+    labels={"b": "2", "a": "1"},
+)
+
+
+def test_bake_file_carries_everything_the_build_needs() -> None:
+    body = bake_file(TARGET, {"ca": Path("/etc/ca.pem")})["target"]["default"]
+    assert body["target"] == "image"
+    assert body["contexts"] == {"base": "docker-image://ddtree-base:x"}
+    assert body["secret"] == ["type=file,id=ca,src=/etc/ca.pem"]
+    assert list(body["labels"]) == ["a", "b"]
+    assert "no-cache" not in body
+
+
+def test_host_settings_travel_as_secrets_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("certificates")
+    for name in ("DDTREE_CA_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    with host_secrets() as secrets:
+        assert secrets["ca"] == bundle
+        settings = secrets["uv"]
+        assert "http://127.0.0.1:1/simple" in settings.read_text()
+        assert settings.stat().st_mode & 0o077 == 0
+    assert not settings.exists()
+
+
+def test_no_index_of_the_host_means_no_settings() -> None:
+    assert uv_settings({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "word"),
+    [
+        (
+            ["#9 ABI001 lib.so: NEEDED libcudart.so.12", "did not complete successfully: exit code: 51"],
+            AuditFailedError,
+            "ABI001",
+        ),
+        (["write /x: no space left on device"], DiskSpaceError, "disk"),
+        (["#5 ERROR: process did not complete successfully: exit code: 2"], BuildFailedError, "exit code: 2"),
+        ([], BuildFailedError, "buildx exited with 1"),
+    ],
+)  # fmt: skip
+def test_failures_are_told_apart(lines: list[str], kind: type[Exception], word: str) -> None:
+    error = failure(lines, Path("log"), 1)
+    assert type(error) is kind
+    assert word in error.what

@@ -1,0 +1,157 @@
+"""Fixtures of the image tests. `build.py test` names the image and runs pytest in the engine's network."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import pytest
+import testinfra
+from docker.models.containers import Container
+
+from builder.pins import Target, all_targets
+from builder.project import default_project
+
+HERE = Path(__file__).parent
+IN_CI = os.environ.get("CI") == "true"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command in the container ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def absent(reason: str) -> None:
+    """A missing engine or image skips on a developer's machine and fails in CI."""
+    if IN_CI:
+        pytest.fail(f"CI must have it: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def engine() -> docker.DockerClient:
+    client = docker.from_env(timeout=120)
+    try:
+        client.ping()
+    except (docker.errors.DockerException, OSError) as exc:
+        absent(f"no Docker engine answers: {exc}")
+    return client
+
+
+@pytest.fixture(scope="session")
+def image(engine: docker.DockerClient) -> str:
+    name = os.environ.get("DDTREE_IMAGE", "")
+    if not name:
+        absent("DDTREE_IMAGE names no image; `python build.py test` sets it")
+    try:
+        engine.images.get(name)
+    except docker.errors.ImageNotFound:
+        absent(f"the engine has no image {name}")
+    return name
+
+
+@pytest.fixture(scope="session")
+def target(image: str) -> Target:
+    name = os.environ["DDTREE_TARGET"]
+    return next(t for t in all_targets(default_project()) if t.name == name)
+
+
+@pytest.fixture(scope="session")
+def labels(engine: docker.DockerClient, image: str) -> dict[str, str]:
+    return dict(engine.images.get(image).labels)
+
+
+@pytest.fixture(scope="session")
+def mounted_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The host's pytest (pure Python) as a folder to mount: the image itself carries none."""
+    folder = tmp_path_factory.mktemp("pytest")
+    for name in ("pytest", "pluggy", "iniconfig", "pygments"):
+        for file in importlib.metadata.files(name) or []:
+            if file.parts[0].endswith(".dist-info") or ".." in file.parts:
+                continue
+            if "__pycache__" in file.parts:
+                continue
+            destination = folder / file
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), destination)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def container(
+    engine: docker.DockerClient, image: str, mounted_pytest: Path
+) -> Iterator[Container]:
+    """One idle container of the image, with the tests mounted read-only."""
+    running = engine.containers.run(
+        image,
+        ["sleep", "infinity"],
+        detach=True,
+        network_mode="none",
+        volumes={
+            str(HERE.parent): {"bind": "/tests", "mode": "ro"},
+            str(mounted_pytest): {"bind": "/pytest", "mode": "ro"},
+        },
+    )
+    try:
+        yield running
+    finally:
+        running.remove(force=True)
+
+
+@pytest.fixture(scope="session")
+def host(container: Container) -> Any:
+    """testinfra's view of the container."""
+    return testinfra.get_host(f"docker://{container.id}")
+
+
+@pytest.fixture(scope="session")
+def run_in(container: Container) -> Callable[..., Ran]:
+    """Run a command in the idle container."""
+
+    def run(*argv: str, env: dict[str, str] | None = None, user: str = "") -> Ran:
+        code, (out, err) = container.exec_run(
+            list(argv), demux=True, environment=env or {}, user=user
+        )
+        return Ran(int(code), (out or b"").decode(), (err or b"").decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def image_python(run_in: Callable[..., Ran]) -> Callable[[str], Ran]:
+    """Run Python code with the image's own interpreter."""
+
+    def run(code: str) -> Ran:
+        return run_in("python", "-c", code)
+
+    return run
+
+
+@pytest.fixture
+def run_image(engine: docker.DockerClient, image: str) -> Callable[..., Ran]:
+    """A fresh container from the image with its own entrypoint, removed afterwards."""
+
+    def run(*argv: str, **options: Any) -> Ran:
+        options.setdefault("network_mode", "none")
+        started = engine.containers.create(image, list(argv), **options)
+        try:
+            started.start()
+            code = started.wait(timeout=300)["StatusCode"]
+            out = started.logs(stdout=True, stderr=False).decode()
+            err = started.logs(stdout=False, stderr=True).decode()
+        finally:
+            started.remove(force=True)
+        return Ran(int(code), out, err)
+
+    return run

@@ -1,0 +1,163 @@
+"""A real SGLang server in the image, on the CPU, answering over HTTP.
+
+The tiny model is made on the spot; the reference is Transformers' own greedy continuation. What
+SGLang 0.5.17 lacks on a CPU (one vLLM symbol) is mounted from tests/image/cpu_shim: it is not part
+of the image.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.models.containers import Container
+
+from tests.image.conftest import HERE, Ran
+
+pytestmark = pytest.mark.docker
+
+# Only a bound, so that a hang ends: the server is up in well under a minute on two cores.
+START_SECONDS = 420
+CPU_ARGUMENTS = (
+    "--device cpu --attention-backend torch_native --dtype float32 --grammar-backend none "
+    "--disable-cuda-graph --cuda-graph-backend-prefill disabled --disable-overlap-schedule "
+    "--max-total-tokens 2048 --mem-fraction-static 0.1"
+).split()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    folder.chmod(0o777)
+    for parent in folder.parents[:2]:
+        parent.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(engine: docker.DockerClient, image: str, models: Path) -> dict[str, Any]:
+    """Make the model with the image's own Transformers; returns its greedy continuation."""
+    output = engine.containers.run(
+        image,
+        ["python", "/tests/make_tiny_model.py", "/models/tiny"],
+        remove=True,
+        network_mode="none",
+        stderr=False,
+        volumes={
+            str(HERE): {"bind": "/tests", "mode": "ro"},
+            str(models): {"bind": "/models", "mode": "rw"},
+        },
+    )
+    document: dict[str, Any] = json.loads(bytes(output).decode().splitlines()[-1])
+    return document
+
+
+@pytest.fixture(scope="module")
+def server(
+    engine: docker.DockerClient, image: str, models: Path, reference: dict[str, Any]
+) -> Iterator[str]:
+    container = engine.containers.run(
+        image,
+        ["serve", "--model-path", "/models/tiny", *CPU_ARGUMENTS],
+        detach=True,
+        ports={"30000/tcp": ("127.0.0.1", None)},
+        environment={"PYTHONPATH": "/shim"},
+        shm_size="1g",
+        volumes={
+            str(HERE / "cpu_shim"): {"bind": "/shim", "mode": "ro"},
+            str(models): {"bind": "/models", "mode": "ro"},
+        },
+    )
+    try:
+        container.reload()
+        port = container.ports["30000/tcp"][0]["HostPort"]
+        address = f"http://127.0.0.1:{port}"
+        wait_until_ready(container, address)
+        yield address
+    finally:
+        container.remove(force=True)
+
+
+def wait_until_ready(container: Container, address: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        container.reload()
+        if container.status != "running":
+            break
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+    pytest.fail("the server did not come up:\n" + container.logs().decode()[-6000:])
+
+
+def post(address: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(
+        address + path,
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        document: dict[str, Any] = json.load(answer)
+    return document
+
+
+def test_openai_completion_is_the_references_text(server: str, reference: dict[str, Any]) -> None:
+    answer = post(
+        server,
+        "/v1/completions",
+        {
+            "model": "tiny",
+            "prompt": reference["prompt"],
+            "temperature": 0,
+            "max_tokens": len(reference["tokens"]),
+        },
+    )
+    assert answer["choices"][0]["text"] == reference["text"]
+    assert answer["usage"]["completion_tokens"] == len(reference["tokens"])
+
+
+def test_generated_tokens_are_the_references(server: str, reference: dict[str, Any]) -> None:
+    answer = post(
+        server,
+        "/generate",
+        {
+            "text": reference["prompt"],
+            "sampling_params": {"temperature": 0, "max_new_tokens": len(reference["tokens"])},
+        },
+    )
+    assert answer["output_ids"] == reference["tokens"]
+
+
+def test_a_server_without_a_worker_refuses_ddtree_in_one_line(
+    run_image: Callable[..., Ran], models: Path, reference: dict[str, Any]
+) -> None:
+    """Until the DDTREE worker is there, asking for it must never run something else instead."""
+    ran = run_image(
+        "serve",
+        "--model-path",
+        "/models/tiny",
+        "--speculative-algorithm",
+        "DDTREE",
+        "--speculative-draft-model-path",
+        "/models/tiny",
+        "--speculative-ddtree-budget",
+        "16",
+        *CPU_ARGUMENTS,
+        environment={"PYTHONPATH": "/shim"},
+        volumes={
+            str(HERE / "cpu_shim"): {"bind": "/shim", "mode": "ro"},
+            str(models): {"bind": "/models", "mode": "ro"},
+        },
+    )
+    assert ran.returncode != 0
+    assert "DDTREE" in ran.stderr

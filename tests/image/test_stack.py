@@ -1,0 +1,137 @@
+"""Versions as observed in the container, against the pins, the manifest and the labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from builder.pins import Target
+from tests.image.conftest import Ran
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def manifest(host: Any) -> dict[str, Any]:
+    text: str = host.file("/opt/ddtree/manifest.json").content_string
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+@pytest.fixture(scope="module")
+def observed(image_python: Callable[[str], Ran]) -> dict[str, Any]:
+    """What importing the stack says, not what its metadata says."""
+    ran = image_python(
+        "import json, sys, torch, triton, sglang, ddtree_overlay.ops\n"
+        "import importlib.metadata as m\n"
+        "print(json.dumps({'python': sys.version.split()[0], 'torch': torch.__version__,\n"
+        " 'cuda': torch.version.cuda, 'triton': triton.__version__, 'sglang': sglang.__version__,\n"
+        " 'kernels': m.version('sglang-kernel')}))"
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    document: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return document
+
+
+def test_imported_versions_are_the_pinned_ones(observed: dict[str, Any], target: Target) -> None:
+    assert observed["torch"].split("+")[0] == target.torch.version.split("+")[0]
+    assert observed["cuda"] == target.cuda.version
+    assert observed["triton"] == target.torch.triton
+    assert observed["kernels"] == target.kernels.version
+    assert observed["python"].startswith(target.shared.python.version + ".")
+    tree8 = target.shared.sglang.patched_tree[:8]
+    assert observed["sglang"] == f"{target.shared.sglang.version}+ddtree.{tree8}"
+
+
+def test_labels_say_what_is_there(
+    labels: dict[str, str], observed: dict[str, Any], manifest: dict[str, Any], target: Target
+) -> None:
+    prefix = target.shared.project.label_prefix
+    assert labels[f"{prefix}.variant"] == target.variant
+    assert labels[f"{prefix}.torch"] == observed["torch"]
+    assert labels[f"{prefix}.cuda"] == observed["cuda"]
+    assert labels[f"{prefix}.sglang"] == observed["sglang"]
+    assert labels[f"{prefix}.build-id"] == manifest["build_id"]
+    assert labels[f"{prefix}.stand-in"] == str(target.stand_in).lower()
+    assert labels["org.opencontainers.image.revision"]
+    assert set(labels[f"{prefix}.sass"].replace(",", " ").split()) == set(target.cubin.sass)
+
+
+def test_manifest_holds_every_pin(manifest: dict[str, Any], target: Target) -> None:
+    pins = manifest["pins"]
+    assert pins["torch"]["version"] == target.torch.version
+    assert pins["lock_sha256"] == manifest["pins"]["lock_sha256"]
+    assert len(pins["lock_sha256"]) == 64
+    assert manifest["sglang"]["patched_tree"] == target.shared.sglang.patched_tree
+    assert manifest["base"]["kind"] in ("registry", "bootstrap")
+    assert manifest["stand_in"] is target.stand_in
+
+
+def test_image_is_within_its_budget(manifest: dict[str, Any], target: Target) -> None:
+    total = manifest["sizes"]["total_bytes"]
+    assert 0 < total <= target.shared.budget.image_gib * 2**30
+
+
+def test_audit_report_is_in_the_image_and_clean(host: Any) -> None:
+    report = json.loads(host.file("/opt/ddtree/audit.json").content_string)
+    assert report["findings"] == []
+    assert report["elf_files"] > 500
+
+
+def test_ddtree_is_an_algorithm_with_its_own_arguments(image_python: Callable[[str], Ran]) -> None:
+    ran = image_python(
+        "from sglang.srt.speculative.spec_info import SpeculativeAlgorithm as S\n"
+        "from sglang.srt.server_args import ServerArgs\n"
+        "import dataclasses\n"
+        "print(S.from_string('DDTREE').name)\n"
+        "print(sorted(f.name for f in dataclasses.fields(ServerArgs) if 'ddtree' in f.name))"
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert "DDTREE" in ran.stdout
+    for field in ("budget", "topk", "allow_hybrid_unsafe"):
+        assert f"speculative_ddtree_{field}" in ran.stdout
+
+
+def test_overlay_tests_pass_inside_the_image(run_in: Callable[..., Ran]) -> None:
+    """The op, its fake and its errors, against the torch that the image really carries."""
+    ran = run_in(
+        "python",
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        "/tests/overlay",
+        "/tests/overlay/test_ops_torch.py",
+        env={"PYTHONPATH": "/pytest", "CI": "true"},
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout
+
+
+def test_jit_toolchain_compiles_a_kernel(run_in: Callable[..., Ran], target: Target) -> None:
+    """The runtime image's own nvcc makes an sm_120 cubin and links libcudart: what JIT does."""
+    if target.toolchain.source == "absent":
+        ran = run_in("sh", "-c", "command -v nvcc")
+        assert ran.returncode != 0, "a stand-in must not carry a toolkit of another CUDA"
+        return
+    script = (
+        "set -e; cd $(mktemp -d)\n"
+        "printf '#include <cuda_bf16.h>\\n#include <cub/cub.cuh>\\n"
+        '__global__ void twice(float* x) { x[threadIdx.x] *= 2; }\\n'
+        'extern "C" void run(float* x) { twice<<<1, 32>>>(x); cudaDeviceSynchronize(); }\\n\' > k.cu\n'
+        "nvcc -arch=sm_120 -O2 -shared -Xcompiler -fPIC k.cu -o libk.so -cudart shared "
+        "-L$CUDA_HOME/lib64\n"
+        "nvcc --version\n"
+        "ls -l libk.so\n"
+    )
+    ran = run_in("sh", "-c", script)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"release {target.cuda.version}" in ran.stdout

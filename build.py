@@ -11,8 +11,8 @@ import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - older Pythons must be told, not shown a traceback
     sys.stderr.write(
-        "error: Python %d.%d is too old for the builder\n"
-        "  fix: run build.py with Python 3.10 or newer\n" % sys.version_info[:2]
+        f"error: Python {sys.version_info[0]}.{sys.version_info[1]} is too old for the builder\n"
+        "  fix: run build.py with Python 3.10 or newer\n"
     )
     raise SystemExit(61)
 
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
         print("interrupted; nothing was built", file=sys.stderr)
         return 130
     python = str(target / "bin" / "python")
-    os.execv(python, [python, str(ROOT / "build.py"), *argv])  # noqa: S606
+    return os.execv(python, [python, str(ROOT / "build.py"), *argv])  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Host-side builder of the DDTree appliance images: pins -> lock -> render -> plan -> build -> audit."""
+"""Builder of the DDTree appliance images: pins -> lock -> render -> plan -> build -> audit."""

@@ -97,7 +97,9 @@ def failure(lines: list[str], log: Path, returncode: int) -> BuildFailedError | 
             "`python build.py engine prune` for the private engine)",
         )
     if AUDIT_EXIT in codes:
-        findings = [line.split(" ", 2)[-1] for line in lines if re.search(r"\b[A-Z]{2,8}\d{3}\b", line)]
+        findings = [
+            line.split(" ", 2)[-1] for line in lines if re.search(r"\b[A-Z]{2,8}\d{3}\b", line)
+        ]
         first = f"; first finding: {findings[0].strip()}" if findings else ""
         return AuditFailedError(
             f"the audit of the built file system has findings{first}", f"see the table in {log}"
@@ -120,7 +122,11 @@ def run_bake(engine: Engine, target: BakeTarget, log: Path) -> None:
         argv = engine.buildx("bake", "--builder", "default", "--progress", "plain")
         argv += ["--file", str(path)]
         console.command(argv)
-        env = {**engine.env, "BUILDX_BAKE_ENTITLEMENTS_FS": "0", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+        env = {
+            **engine.env,
+            "BUILDX_BAKE_ENTITLEMENTS_FS": "0",
+            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        }
         returncode, lines = _stream(argv, env, log)
     if returncode != 0:
         raise failure(lines, log, returncode)

@@ -8,8 +8,8 @@ from pathlib import Path
 from builder import console
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
-from builder.pipeline import BuildOptions, BuildResult, as_json, build, preflight
 from builder.pins import Target
+from builder.pipeline import BuildOptions, BuildResult, as_json, build, preflight
 from builder.project import Project
 from builder.sources.cli import add_source_options, chosen_mirrors
 from builder.target_options import add_target_options, chosen_targets

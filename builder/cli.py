@@ -92,7 +92,9 @@ def main(argv: list[str]) -> int:
             )
         return exc.exit_code
     except KeyboardInterrupt:
-        print("interrupted; what was started is stopped, finished steps stay cached", file=sys.stderr)
+        print(
+            "interrupted; what was started is stopped, finished steps stay cached", file=sys.stderr
+        )
         return INTERRUPTED
     except BrokenPipeError:
         return 0

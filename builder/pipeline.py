@@ -156,8 +156,7 @@ def _bake_target(
     artifacts = empty
     if target.sources and options.wheelhouse is None:
         artifacts = fetch_artifacts(project, target, options.mirrors)
-    elif target.sources:
-        assert options.wheelhouse is not None
+    elif target.sources and options.wheelhouse is not None:
         artifacts = options.wheelhouse
     return BakeTarget(
         stage="report",

@@ -52,7 +52,7 @@ def run(
     if echo:
         console.command(argv)
     pipe = subprocess.PIPE if capture else None
-    child = subprocess.Popen(  # noqa: S603 - argv is built by us, no shell
+    child = subprocess.Popen(
         list(argv),
         cwd=cwd,
         env=dict(env) if env is not None else None,

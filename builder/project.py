@@ -34,7 +34,7 @@ class Project:
 
     @property
     def cache(self) -> Path:
-        """`$DDTREE_CACHE`, else `$XDG_CACHE_HOME/ddtree-builder`, else `~/.cache/ddtree-builder`."""
+        """`$DDTREE_CACHE`, else `ddtree-builder` below `$XDG_CACHE_HOME` or `~/.cache`."""
         explicit = os.environ.get("DDTREE_CACHE")
         if explicit:
             return Path(explicit).resolve()

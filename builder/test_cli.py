@@ -57,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--tight",
         action="store_true",
-        help="drop each image and the build cache after its tests (one image's disk space at a time)",
+        help="drop each image and the build cache after its tests (disk for one at a time)",
     )
     add_engine_option(parser)
     parser.set_defaults(handler=_run)
@@ -168,4 +168,3 @@ def _pytest(
         what=what,
         remedy="the failures are listed above",
     )
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from urllib.parse import unquote
 
 from builder import console, proc
 from builder.engine.aptsources import AptUnavailableError, Mirror
+from builder.project import sha256_file
 
 # What decides how a file is fetched. Acquire::Allow* (unsigned archives) is left out on purpose.
 _KEPT = re.compile(
@@ -26,7 +28,9 @@ _KEPT = re.compile(
     r"|Queue-Mode|Connect)\b",
     re.IGNORECASE,
 )
-_URI_LINE = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha>[0-9a-f]{64})")
+_URI_LINE = re.compile(
+    r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha>[0-9a-f]{64})"
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,7 @@ def parse_print_uris(text: str) -> list[Package]:
         match = _URI_LINE.match(line)
         if match:
             name, version, _ = unquote(match["file"]).rsplit("_", 2)
-            packages.append(
-                Package(name, version, match["file"], int(match["size"]), match["sha"])
-            )
+            packages.append(Package(name, version, match["file"], int(match["size"]), match["sha"]))
     return sorted(packages, key=lambda package: package.name)
 
 
@@ -130,16 +132,21 @@ class AptRoot:
         found = {line for line in text.splitlines() if re.match(r"lib[a-z0-9.+-]+$", line)}
         return sorted(found - {"libc6", "libgcc-s1", "libcrypt1"})
 
-    def download(self, names: Iterable[str], to: Path) -> list[Path]:
-        """Fetch the packages into `to`; apt checks each against the signed index."""
+    def download(self, packages: Sequence[Package], to: Path) -> list[Path]:
+        """Fetch the packages into `to`, checked by apt and again after they were moved there."""
         with tempfile.TemporaryDirectory(prefix="ddtree-deb-") as name:
-            # apt's download process runs as another user, who must be able to write there.
-            Path(name).chmod(0o777)
-            self._apt("apt-get", "-q", "download", *names, cwd=Path(name))
-            found = sorted(Path(name).glob("*.deb"))
-            for path in found:
-                (to / path.name).write_bytes(path.read_bytes())
-        return [to / path.name for path in found]
+            if os.geteuid() == 0:  # apt downloads as a user of its own
+                shutil.chown(name, "_apt")
+            wanted = [f"{package.name}={package.version}" for package in packages]
+            self._apt("apt-get", "-q", "download", *wanted, cwd=Path(name))
+            for package in packages:
+                shutil.copyfile(Path(name) / package.filename, to / package.filename)
+        for package in packages:
+            if sha256_file(to / package.filename) != package.sha256:
+                raise AptUnavailableError(
+                    f"{package.filename} is not the file of the signed index", "run it again"
+                )
+        return [to / package.filename for package in packages]
 
     def _write_sources(self, text: str) -> None:
         # The file's suffix tells apt the format, for sourcelist as well.

@@ -17,10 +17,8 @@ _KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
 )
-_CODENAMES = frozenset(
-    "bullseye bookworm trixie forky duke sid "
-    "stable oldstable oldoldstable testing unstable".split()
-)
+_CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
+_ALIASES = ("oldoldstable", "oldstable", "stable", "testing", "unstable")
 _OPTION = re.compile(r"([A-Za-z-]+)[+-]?=(\S+)")
 
 
@@ -127,7 +125,7 @@ def host_entries(etc: Path = Path("/etc/apt")) -> list[Entry]:
 
 
 def _is_archive(entry: Entry, suffixes: Iterable[str]) -> bool:
-    names = {f"{code}{suffix}" for code in _CODENAMES for suffix in suffixes}
+    names = {f"{code}{suffix}" for code in (*_CODENAMES, *_ALIASES) for suffix in suffixes}
     return "main" in entry.components and not names.isdisjoint(entry.suites)
 
 
@@ -154,9 +152,7 @@ def debian_keyring(candidates: Iterable[Path] = _KEYRINGS) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def host_mirror(
-    etc: Path = Path("/etc/apt"), env: Mapping[str, str] | None = None
-) -> Mirror:
+def host_mirror(etc: Path = Path("/etc/apt"), env: Mapping[str, str] | None = None) -> Mirror:
     """The mirror to use: `$DDTREE_DEBIAN_MIRROR` ("MAIN [SECURITY]"), else the host's own.
 
     Raises AptUnavailableError when there is none, or nothing to check its signature with.

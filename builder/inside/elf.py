@@ -6,6 +6,7 @@ several hundred thousand entries and pyelftools builds an object for each.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,9 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, shndx, value
 _SHN_UNDEF = 0
 _STB_WEAK = 2
 _STB_LOCAL = 0
-# The CUDA ABI version sits in the identification's ABI byte; with version 8 (CUDA 13.0) the
-# architecture moved from the lowest byte of e_flags to the second (seen in cubins of NVRTC 12.8.93
-# and 13.0.88, and as cuobjdump names them).
+# The CUDA ABI version sits in byte 8. From version 8 on the architecture is in the second byte of
+# e_flags instead of the lowest: NVRTC 12.8 writes 7 up to sm_90 and 8 from sm_100 on, 13.0 always 8
+# (seen in cubins of 12.8.93 and 13.0.88, compared with what cuobjdump prints).
 _CUDA_ABI_SHIFTED = 8
 
 
@@ -107,16 +108,32 @@ def read_symbols(path: Path, name: str) -> Symbols:
 
 
 def cubin_architecture(code: bytes) -> str:
-    """`sm_120` or `sm_120a` of a cubin. Raises NotElfError when it is not one.
+    """`sm_120`, `sm_120a` or `sm_120f` of a cubin. Raises NotElfError when it is not one.
 
-    Identification byte 8 is the CUDA ABI version; e_flags lies at offset 48 of an ELF64 header.
+    The number is in e_flags (at offset 48 of an ELF64 header). CUDA 13.0 keeps the suffix out of
+    them: there the compiler's note of its own `-arch` tells sm_120a from sm_120.
     """
     if len(code) < 64 or code[:4] != MAGIC or struct.unpack_from("<H", code, 18)[0] != EM_CUDA:
         raise NotElfError("not a cubin")
     flags = struct.unpack_from("<I", code, 48)[0]
-    if code[8] >= _CUDA_ABI_SHIFTED:
-        return f"sm_{flags >> 8 & 0xFF}{'a' if flags & 0x8 else ''}"
-    return f"sm_{flags & 0xFF}{'a' if flags & 0x800 else ''}"
+    if code[8] < _CUDA_ABI_SHIFTED:
+        return f"sm_{flags & 0xFF}{'a' if flags & 0x800 else ''}"
+    number = flags >> 8 & 0xFF
+    noted = re.search(rb"-arch sm_%d([af]?)[ \0]" % number, code)
+    suffix = noted.group(1).decode() if noted else "a" if flags & 0x8 else ""
+    return f"sm_{number}{suffix}"
+
+
+def cubin_compiler(code: bytes) -> str:
+    """`13.0.88`, or only `12.8` where the cubin holds no more, or empty.
+
+    Newer cubins carry the compiler's own note; older ones the release in e_version (128 for 12.8).
+    """
+    noted = re.search(rb"release \d+\.\d+, V(\d+\.\d+\.\d+)", code)
+    if noted:
+        return noted.group(1).decode()
+    release = struct.unpack_from("<I", code, 20)[0] if len(code) >= 64 else 0
+    return f"{release // 10}.{release % 10}" if release >= 100 else ""
 
 
 def _open(handle: BinaryIO, name: str) -> ELFFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import os
 import re
@@ -33,6 +34,7 @@ class Answer:
     total: int | None  # size of the whole file in bytes, where the server says so
 
 
+@functools.cache  # reading a CA bundle takes longer than the request
 def _context() -> ssl.SSLContext:
     context = ssl.create_default_context()  # SSL_CERT_FILE and SSL_CERT_DIR apply here
     for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):

@@ -74,27 +74,27 @@ def _file(source: SourcePin) -> Needed:
 
 @dataclass(frozen=True)
 class State:
-    """What a folder holds of one item: files with a pinned hash, and others under its name."""
+    """What a folder holds of one item: files with their pinned hash, and others under its name."""
 
     item: Needed
-    good: tuple[Path, ...]
+    good: Mapping[Path, str]
     truncated: tuple[Path, ...]
     tampered: tuple[Path, ...]
 
 
 def _state(item: Needed, folder: Path) -> State:
-    good: list[Path] = []
+    good: dict[Path, str] = {}
     truncated: list[Path] = []
     tampered: list[Path] = []
     for path in item.candidates(folder):
         due = [s for h, s in item.sizes.items() if item.filenames.get(h) == path.name]
         if due and path.stat().st_size < min(due):
             truncated.append(path)
-        elif sha256_file(path) in item.hashes:
-            good.append(path)
+        elif (digest := sha256_file(path)) in item.hashes:
+            good[path] = digest
         else:
             tampered.append(path)
-    return State(item, tuple(good), tuple(truncated), tuple(tampered))
+    return State(item, good, tuple(truncated), tuple(tampered))
 
 
 def states(items: list[Needed], folder: Path) -> list[State]:

@@ -101,7 +101,9 @@ def _batches(items: Iterable[Needed]) -> Iterator[list[Needed]]:
     batch: list[Needed] = []
     for item in items:
         heavy = sum(i.largest for i in batch) + item.largest > _BATCH_BYTES
-        if batch and (heavy or len(batch) == _BATCH_FILES):
+        # A tool's version may differ from the lock's: pip refuses both in one run.
+        twice = item.name in {i.name for i in batch}
+        if batch and (heavy or twice or len(batch) == _BATCH_FILES):
             yield batch
             batch = []
         batch.append(item)
@@ -131,9 +133,8 @@ def _write_index(target: Target, items: list[Needed], dest: Path) -> list[dict[s
     found = states(items, dest)
     if missing := [state.item.label for state in found if not state.good]:
         raise WheelhouseError(f"{dest}: still without {_some(missing)}", "run the command again")
-    for path in (path for state in found for path in state.good):
-        size = path.stat().st_size
-        mine.append({"filename": path.name, "sha256": sha256_file(path), "size": size})
+    for path, digest in (pair for state in found for pair in state.good.items()):
+        mine.append({"filename": path.name, "sha256": digest, "size": path.stat().st_size})
     before = _read_index(dest)
     files = {record["filename"]: record for record in (*before.get("files", []), *mine)}
     index = {

@@ -33,7 +33,13 @@ def test_host_settings_travel_as_secrets_only(
 ) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text("certificates")
-    for name in ("DDTREE_CA_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+    for name in (
+        "DDTREE_CA_FILE",
+        "REQUESTS_CA_BUNDLE",
+        "PIP_CERT",
+        "UV_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")

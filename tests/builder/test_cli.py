@@ -81,6 +81,11 @@ def test_plan_needs_no_engine_and_no_network(
 def test_explain_follows_a_pin_to_its_label(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "cu130", "torch.version"]) == 0
     out = capsys.readouterr().out
-    for station in ("images/cu130.toml:", "requirements.lock:", "manifest.json", "dev.ddtree.torch"):
+    for station in (
+        "images/cu130.toml:",
+        "requirements.lock:",
+        "manifest.json",
+        "dev.ddtree.torch",
+    ):
         assert station in out
     assert "2.11.0" in out

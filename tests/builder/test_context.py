@@ -28,9 +28,7 @@ def wheel(tmp_path: Path) -> Path:
 def make(project: Project, wheel: Path, target: Target | None = None, **changed: Any) -> Context:
     target = target or load_target(project, "cu130")
     description = describe_target(project, target, sglang=SGLANG, base=changed.get("base", BASE))
-    return stage(
-        project, target, sglang_wheel=wheel, tools={"uv": wheel}, description=description
-    )
+    return stage(project, target, sglang_wheel=wheel, tools={"uv": wheel}, description=description)
 
 
 def test_same_inputs_same_id_whatever_lies_around(scratch: Project, wheel: Path) -> None:

@@ -17,7 +17,8 @@ def test_every_failure_has_its_own_exit_code() -> None:
 def test_documented_codes_are_the_real_ones() -> None:
     text = (default_project().root / "docs" / "exit-codes.md").read_text()
     documented = {
-        (int(code), name) for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", text, re.MULTILINE)
+        (int(code), name)
+        for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", text, re.MULTILINE)
     }
     assert documented == {(cls.exit_code, cls.__name__) for cls in all_error_classes()}
 

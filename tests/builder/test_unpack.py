@@ -26,10 +26,15 @@ def archive(path: Path, members: dict[str, bytes | str]) -> Path:
 
 
 def test_archives_share_one_folder(tmp_path: Path) -> None:
-    one = archive(tmp_path / "a.tar.xz", {"a-1-archive/bin/nvcc": b"n", "a-1-archive/LICENSE": b"l"})
+    one = archive(
+        tmp_path / "a.tar.xz", {"a-1-archive/bin/nvcc": b"n", "a-1-archive/LICENSE": b"l"}
+    )
     two = archive(
         tmp_path / "b.tar.xz",
-        {"b-2-archive/lib/libcudart.so.12": b"s", "b-2-archive/lib/libcudart.so": "libcudart.so.12"},
+        {
+            "b-2-archive/lib/libcudart.so.12": b"s",
+            "b-2-archive/lib/libcudart.so": "libcudart.so.12",
+        },
     )
     assert main(["--into", str(tmp_path / "cuda"), str(one), str(two)]) == 0
     assert (tmp_path / "cuda/bin/nvcc").read_bytes() == b"n"

@@ -89,9 +89,7 @@ def mounted_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def container(
-    engine: docker.DockerClient, image: str, mounted_pytest: Path
-) -> Iterator[Container]:
+def container(engine: docker.DockerClient, image: str, mounted_pytest: Path) -> Iterator[Container]:
     """One idle container of the image, with the tests mounted read-only."""
     running = engine.containers.run(
         image,

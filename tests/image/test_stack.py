@@ -125,8 +125,9 @@ def test_jit_toolchain_compiles_a_kernel(run_in: Callable[..., Ran], target: Tar
     script = (
         "set -e; cd $(mktemp -d)\n"
         "printf '#include <cuda_bf16.h>\\n#include <cub/cub.cuh>\\n"
-        '__global__ void twice(float* x) { x[threadIdx.x] *= 2; }\\n'
-        'extern "C" void run(float* x) { twice<<<1, 32>>>(x); cudaDeviceSynchronize(); }\\n\' > k.cu\n'
+        "__global__ void twice(float* x) { x[threadIdx.x] *= 2; }\\n"
+        'extern "C" void run(float* x) { twice<<<1, 32>>>(x); cudaDeviceSynchronize(); }\\n'
+        "' > k.cu\n"
         "nvcc -arch=sm_120 -O2 -shared -Xcompiler -fPIC k.cu -o libk.so -cudart shared "
         "-L$CUDA_HOME/lib64\n"
         "nvcc --version\n"

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
-from ddtree_overlay.ops._loader import (
+from ddtree_overlay._extension import (
     ExtensionLoadError,
     ExtensionMismatchError,
     check_build,

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
 REMEDY = "install the ddtree-overlay wheel built for this torch, or the torch that it was built for"
 
 
@@ -47,7 +47,7 @@ def read_build_info(package: Path = PACKAGE) -> BuildInfo:
             sass=tuple(raw["sass"]),
             ptx=raw["ptx"],
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExtensionLoadError(
             f"{path} cannot be read ({error!r}): this is not an installed ddtree-overlay wheel"
         ) from error

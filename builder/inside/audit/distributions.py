@@ -1,0 +1,167 @@
+"""DST: installed distributions fit each other, own their files alone, and are what they recorded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from builder.inside.audit.model import Context, Finding
+from builder.inside.distributions import Distribution, RecordRow, normalise
+
+OURS = ("sglang", "ddtree-overlay")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def requirements(context: Context) -> Iterator[Finding]:
+    """DST001: what `pip check` asks, except for requirements that the lock overrides on purpose."""
+    try:
+        module = _packaging(context.files.site_path)
+    except ImportError:
+        yield Finding("DST001", "packaging", "not installed: nothing can be checked", "lock it")
+        return
+    installed = {d.name: d.version for d in context.files.distributions}
+    accepted = {_name_of(text): f"override {text}" for text in context.target.overridden}
+    accepted |= {normalise(name): f"excluded: {why}" for name, why in context.target.excluded.items()}
+    waived: set[str] = set()
+    environment = _environment(context.files.site)
+    for distribution in context.files.distributions:
+        for text in distribution.requires:
+            try:
+                requirement = module.Requirement(text)
+            except module.InvalidRequirement:
+                continue  # metadata of old releases; the resolver ignored it too
+            if requirement.marker and not requirement.marker.evaluate(environment):
+                continue
+            context.count("DST001")
+            name = normalise(requirement.name)
+            version = installed.get(name)
+            if version and requirement.specifier.contains(version, prereleases=True):
+                continue
+            if name in accepted:
+                waived.add(f"{distribution.name}: {text} ({accepted[name]})")
+                continue
+            yield Finding(
+                "DST001",
+                distribution.name,
+                f"requires {text}, installed is {version or 'nothing'}",
+                "lock again, or write the override into the variant's pins",
+            )
+    context.notes["waived_requirements"] = sorted(waived)
+
+
+def collisions(context: Context) -> Iterator[Finding]:
+    """DST002: two distributions that write one file overwrite each other."""
+    owners: dict[str, list[str]] = {}
+    for distribution in context.files.distributions:
+        for row in {row.path for row in distribution.files}:
+            context.count("DST002")
+            owners.setdefault(row, []).append(distribution.name)
+    for path, names in sorted(owners.items()):
+        if len(names) > 1 and path in context.files.sizes:
+            yield Finding(
+                "DST002",
+                path,
+                f"owned by {' and '.join(sorted(names))}",
+                "leave one of them out, or add a reasoned exception",
+            )
+
+
+def complete(context: Context) -> Iterator[Finding]:
+    """DST003: every recorded file is there (pruning must have mended the RECORD)."""
+    files = context.files
+    for distribution in files.distributions:
+        missing = [
+            row.path
+            for row in distribution.files
+            if row.path not in files.sizes
+            and row.path not in files.links
+            and not row.path.endswith(".pyc")
+        ]
+        context.count("DST003", len(distribution.files))
+        if not distribution.files:
+            yield Finding("DST003", distribution.name, "has no RECORD", "install it again")
+        if missing:
+            yield Finding(
+                "DST003",
+                distribution.name,
+                f"{len(missing)} recorded files are missing, such as {missing[0]}",
+                "install it again, or prune it with images/prune.toml",
+            )
+
+
+def hashes(context: Context) -> Iterator[Finding]:
+    """DST004: the files of our own two wheels are the recorded ones."""
+    for name in OURS:
+        distribution = context.files.distribution(name)
+        if distribution is None:
+            yield Finding("DST004", name, "is not installed", "build the image again")
+            continue
+        for row in distribution.files:
+            if row.digest:
+                context.count("DST004")
+                yield from _compare(context, distribution, row)
+
+
+def _compare(context: Context, owner: Distribution, row: RecordRow) -> Iterator[Finding]:
+    algorithm, _, expected = row.digest.partition("=")
+    path = context.files.root / row.path
+    try:
+        digest = hashlib.new(algorithm, path.read_bytes())
+    except (OSError, ValueError) as exc:
+        yield Finding("DST004", row.path, f"{owner.name}: {exc}", "build the image again")
+        return
+    actual = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+    if actual != expected:
+        yield Finding(
+            "DST004",
+            row.path,
+            f"differs from the RECORD of {owner.name} {owner.version}",
+            "nothing may change an installed wheel: change the overlay and build again",
+        )
+
+
+def _name_of(requirement: str) -> str:
+    match = _NAME.match(requirement)
+    return normalise(match.group(0)) if match else ""
+
+
+def _environment(site: str) -> dict[str, str]:
+    """Markers of the image, not of the Python that runs the audit."""
+    match = re.search(r"python(3\.\d+)", site)
+    version = match.group(1) if match else "3.11"
+    return {
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+
+
+def _packaging(site: Path) -> Any:
+    """`packaging.requirements`, from the audited tree where it is installed there."""
+    folder = site / "packaging"
+    if "packaging" not in sys.modules and (folder / "__init__.py").is_file():
+        spec = importlib.util.spec_from_file_location(
+            "packaging",
+            folder / "__init__.py",
+            submodule_search_locations=[os.fspath(folder)],
+        )
+        if spec is not None and spec.loader is not None:
+            module: ModuleType = importlib.util.module_from_spec(spec)
+            sys.modules["packaging"] = module
+            spec.loader.exec_module(module)
+    return importlib.import_module("packaging.requirements")

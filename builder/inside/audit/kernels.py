@@ -1,0 +1,77 @@
+"""KRN: the overlay's kernel files are what the pins say, read out of the files themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.inside.audit.model import Context, Finding
+from builder.inside.audit.torch_abi import PACKAGE
+from builder.inside.elf import NotElfError, cubin_architecture, cubin_compiler
+
+_PTX_TARGET = re.compile(r"^\.target\s+(sm_[0-9]+[af]?)", re.MULTILINE)
+_PTX_COMPILER = re.compile(r"Cuda compilation tools, release [0-9.]+, V([0-9.]+)")
+_REMEDY = "rebuild the overlay's wheel with the pinned NVRTC and architectures"
+
+
+def kernel_files(context: Context) -> list[Path]:
+    """`<kernel>.<architecture>.cubin|ptx` of the overlay."""
+    folder = context.files.site_path / PACKAGE / "kernels"
+    return sorted(p for p in folder.glob("*.*.*") if p.suffix in (".cubin", ".ptx"))
+
+
+def architectures(context: Context) -> Iterator[Finding]:
+    """KRN001: every kernel has SASS for each pinned architecture, and no other; PTX is there."""
+    target = context.target
+    by_kernel: dict[str, set[str]] = {}
+    for path in kernel_files(context):
+        context.count("KRN001")
+        name = str(path.relative_to(context.files.root))
+        kernel, claimed, _ = path.name.split(".")
+        try:
+            real = _architecture(path)
+        except (NotElfError, UnicodeDecodeError) as exc:
+            yield Finding("KRN001", name, f"unreadable kernel file: {exc}", _REMEDY)
+            continue
+        by_kernel.setdefault(kernel, set()).add(real)
+        if real != claimed:
+            yield Finding("KRN001", name, f"holds code for {real}, named {claimed}", _REMEDY)
+    folder = f"{context.files.site}/{PACKAGE}/kernels"
+    if not by_kernel:
+        yield Finding("KRN001", folder, "the overlay has no kernel file", _REMEDY)
+    wanted = {*target.sass, target.ptx}
+    for kernel, real_ones in sorted(by_kernel.items()):
+        for missing in sorted(wanted - real_ones):
+            yield Finding("KRN001", folder, f"{kernel} has no code for {missing}", _REMEDY)
+        for extra in sorted(real_ones - wanted):
+            yield Finding("KRN001", folder, f"{kernel} has code for {extra}, not pinned", _REMEDY)
+
+
+def compiler(context: Context) -> Iterator[Finding]:
+    """KRN002: compiled by the pinned NVRTC, by the note that it leaves in each file."""
+    for path in kernel_files(context):
+        context.count("KRN002")
+        name = str(path.relative_to(context.files.root))
+        if path.suffix == ".ptx":
+            match = _PTX_COMPILER.search(path.read_text("utf-8", "replace"))
+            release = match.group(1) if match else ""
+        else:
+            release = cubin_compiler(path.read_bytes())
+        pinned = context.target.nvrtc
+        if release not in (pinned, ".".join(pinned.split(".")[:2])):
+            yield Finding(
+                "KRN002",
+                name,
+                f"compiled by release {release or 'unknown'}, pinned is {pinned}",
+                _REMEDY,
+            )
+
+
+def _architecture(path: Path) -> str:
+    if path.suffix == ".cubin":
+        return cubin_architecture(path.read_bytes())
+    match = _PTX_TARGET.search(path.read_text("utf-8"))
+    if match is None:
+        raise NotElfError("PTX without a .target line")
+    return match.group(1).replace("sm_", "compute_")

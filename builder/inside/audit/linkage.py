@@ -1,0 +1,143 @@
+"""LNK: every NEEDED is of the variant's CUDA and found by the loader."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.inside.audit.model import Context, Finding
+from builder.inside.elf import ElfFile
+from builder.inside.filesystem import FileSystem
+
+# Sonames whose number is the CUDA major.
+_PLAIN = re.compile(
+    r"lib(?:cudart|cublas|cublasLt|nvblas|nvrtc|nvrtc-builtins|nvJitLink|cupti|nvfatbin|nvjpeg"
+    r"|npp[a-z]*)(?:[.-][0-9a-f]{8})?\.so\.(\d+)"  # auditwheel puts a hash into the name
+)
+# Sonames that count on their own (cuFFT 11 belongs to CUDA 12). cuSPARSE 12 and cuRAND 10 belong
+# to both and say nothing.
+_SHIFTED = {
+    "libcufft.so.11": 12,
+    "libcufft.so.12": 13,
+    "libcufftw.so.11": 12,
+    "libcufftw.so.12": 13,
+    "libcusolver.so.11": 12,
+    "libcusolver.so.12": 13,
+    "libcusolverMg.so.11": 12,
+    "libcusolverMg.so.12": 13,
+}
+# The driver's libraries come from the host, through the container runtime.
+_DRIVER = re.compile(r"libcuda\.so\.1$|libnvidia-[a-z0-9-]+\.so\.\d+$|libnvcuvid\.so\.1$")
+_SYSTEM = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib")
+
+
+def cuda_major(soname: str) -> int | None:
+    """The CUDA major that a library's name stands for, or None when it says nothing."""
+    match = _PLAIN.match(soname)
+    if match:
+        return int(match.group(1))
+    return _SHIFTED.get(".".join(soname.split(".")[:3]))
+
+
+def needed_major(context: Context) -> Iterator[Finding]:
+    """LNK001"""
+    want = context.target.cuda_major
+    for elf in context.files.elves:
+        for name in elf.needed:
+            major = cuda_major(name)
+            if major is None:
+                continue
+            context.count("LNK001")
+            if major != want:
+                yield Finding(
+                    "LNK001",
+                    elf.path,
+                    f"NEEDED {name} (CUDA {major}) in a CUDA {want} image",
+                    f"install the build of this library for CUDA {want}, or prune the file",
+                )
+
+
+def needed_resolvable(context: Context) -> Iterator[Finding]:
+    """LNK002"""
+    files = context.files
+    system = system_libraries(files)
+    with_torch = loaded_with_torch(files)
+    for elf in files.elves:
+        folder = os.path.dirname(elf.path)
+        own = [expand(entry, folder) for entry in elf.search]
+        for name in elf.needed:
+            context.count("LNK002")
+            if _DRIVER.match(name) or name in system or name in with_torch:
+                continue
+            # The same folder counts: packages load such siblings themselves before this one.
+            if any(_exists(files, place, name) for place in (*own, folder)):
+                continue
+            yield Finding(
+                "LNK002",
+                elf.path,
+                f"NEEDED {name} is nowhere in the loader's path",
+                "install what provides it, prune the file, or add a reasoned exception",
+            )
+
+
+def damaged(context: Context) -> Iterator[Finding]:
+    """LNK003"""
+    context.count("LNK003", len(context.files.elves) + len(context.files.damaged))
+    for text in context.files.damaged:
+        name, _, reason = text.partition(": ")
+        yield Finding("LNK003", name, f"damaged ELF file: {reason}", "reinstall its distribution")
+
+
+def expand(entry: str, folder: str) -> str:
+    """An RPATH entry as a path relative to the root."""
+    text = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", "/" + folder)
+    return os.path.normpath(text).lstrip("/")
+
+
+def _exists(files: FileSystem, folder: str, name: str) -> bool:
+    path = os.path.normpath(f"{folder}/{name}")
+    return path in files.sizes or path in files.links
+
+
+def system_libraries(files: FileSystem) -> frozenset[str]:
+    """Names in the folders of the dynamic loader."""
+    folders: list[Path] = [files.root / place for place in _SYSTEM]
+    for conf in sorted((files.root / "etc/ld.so.conf.d").glob("*.conf")):
+        for line in conf.read_text("utf-8").splitlines():
+            if line.startswith("/"):
+                folders.append(files.root / line.strip().lstrip("/"))
+    folders += [files.root / place / "x86_64-linux-gnu" for place in ("lib", "usr/lib")]
+    return frozenset(
+        name for folder in folders if folder.is_dir() for name in os.listdir(folder)
+    )
+
+
+def loaded_with_torch(files: FileSystem) -> frozenset[str]:
+    """Sonames that are in the process once torch is imported: the closure of torch/lib's NEEDED."""
+    by_path = {elf.path: elf for elf in files.elves}
+    prefix = f"{files.site}/torch/lib/"
+    pending = [elf for elf in files.elves if elf.path.startswith(prefix)]
+    names = {os.path.basename(elf.path) for elf in pending}
+    while pending:
+        elf = pending.pop()
+        for name in elf.needed:
+            if name in names:
+                continue
+            provider = _provider(by_path, elf, name)
+            if provider is not None:
+                names.add(name)
+                pending.append(provider)
+    return frozenset(names)
+
+
+def _provider(by_path: dict[str, ElfFile], elf: ElfFile, name: str) -> ElfFile | None:
+    folder = os.path.dirname(elf.path)
+    for place in (folder, *(expand(entry, folder) for entry in elf.search)):
+        found = by_path.get(os.path.normpath(f"{place}/{name}"))
+        if found is not None:
+            return found
+    return None
+
+

@@ -1,0 +1,123 @@
+"""The finished file system: every regular file's size, every ELF file's linkage, read once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.inside.distributions import Distribution, read_distributions
+from builder.inside.elf import ElfFile, NotElfError, is_elf, read_elf
+
+SITES = "opt/ddtree/venv/lib/python3.*/site-packages"
+_PSEUDO = ("proc", "sys", "dev")
+# Text that is never ELF and makes up most of the files.
+_TEXT = (
+    *(".py", ".pyc", ".pyi", ".h", ".hpp", ".cuh", ".inl", ".cu", ".json", ".txt", ".md", ".typed"),
+    *(".gz", ".xz", ".list", ".md5sums", ".js", ".css", ".csv", ".npy", ".npz", ".a", ".pxd"),
+)
+
+
+class LayoutError(Exception):
+    """The root holds no appliance: no site-packages where it belongs, or broken metadata."""
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A scanned root. All paths are relative to it, without a leading slash."""
+
+    root: Path
+    site: str
+    sizes: dict[str, int]  # a hard-linked file counts once
+    links: frozenset[str]
+    elves: tuple[ElfFile, ...]
+    damaged: tuple[str, ...]  # ELF magic, but unreadable
+    distributions: tuple[Distribution, ...]
+
+    @property
+    def site_path(self) -> Path:
+        return self.root / self.site
+
+    @property
+    def total(self) -> int:
+        """Sum of the sizes of all regular files, in bytes."""
+        return sum(self.sizes.values())
+
+    def below_site(self, path: str) -> str:
+        """The path inside site-packages, or empty when it lies elsewhere."""
+        prefix = self.site + "/"
+        return path[len(prefix) :] if path.startswith(prefix) else ""
+
+    def distribution(self, name: str) -> Distribution | None:
+        """By normalised name."""
+        return next((d for d in self.distributions if d.name == name), None)
+
+
+def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
+    """Walk `root`, without other mounts and without `ignore`. Raises LayoutError."""
+    sites = sorted(root.glob(SITES))
+    if len(sites) != 1:
+        raise LayoutError(f"{root}: one {SITES} expected, found {len(sites)}")
+    skip = ignore | mounts_below(root)
+    sizes: dict[str, int] = {}
+    links: set[str] = set()
+    elves: list[ElfFile] = []
+    damaged: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    for entry, name in _walk(root, "", skip):
+        if entry.is_symlink():
+            links.add(name)
+            continue
+        status = entry.stat(follow_symlinks=False)
+        if status.st_nlink > 1:
+            identity = (status.st_dev, status.st_ino)
+            size = 0 if identity in seen else status.st_size
+            seen.add(identity)
+        else:
+            size = status.st_size
+        sizes[name] = size
+        if status.st_size < 64 or name.endswith(_TEXT) or not is_elf(Path(entry.path)):
+            continue
+        try:
+            elves.append(read_elf(Path(entry.path), name))
+        except NotElfError as exc:
+            damaged.append(str(exc))
+    try:
+        distributions = read_distributions(root, sites[0])
+    except ValueError as exc:
+        raise LayoutError(str(exc)) from None
+    return FileSystem(
+        root=root,
+        site=str(sites[0].relative_to(root)),
+        sizes=sizes,
+        links=frozenset(links),
+        elves=tuple(sorted(elves, key=lambda e: e.path)),
+        damaged=tuple(sorted(damaged)),
+        distributions=tuple(distributions),
+    )
+
+
+def mounts_below(root: Path) -> frozenset[str]:
+    """What a build stage mounts (tools, target.json, caches) is no part of the image."""
+    if root != Path("/"):
+        return frozenset(_PSEUDO)
+    table = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    points = {line.split()[4].lstrip("/") for line in table}
+    return frozenset(point for point in points if point) | frozenset(_PSEUDO)
+
+
+def _walk(root: Path, prefix: str, skip: frozenset[str]) -> list[tuple[os.DirEntry[str], str]]:
+    found: list[tuple[os.DirEntry[str], str]] = []
+    pending = [prefix]
+    while pending:
+        folder = pending.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if name in skip:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(name)
+                elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
+                    found.append((entry, name))
+    return sorted(found, key=lambda pair: pair[1])

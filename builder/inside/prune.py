@@ -1,0 +1,299 @@
+"""Remove from site-packages what sm_120 can never use, by a list of rules with reasons.
+
+Runs in a build stage, also as a plain script: standard library only, no import of its own package.
+A rule that matches nothing is an error (a dead rule hides that upstream moved the file), and a rule
+may name the architecture its files must hold no code for, which is checked before they go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import csv
+import glob
+import hashlib
+import io
+import json
+import mmap
+import os
+import struct
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PRUNE_FAILED = 58
+_KEYS = {"paths", "reason", "variants", "no_code_for", "link_to", "optional", "optional_reason"}
+# A fat binary: magic, version 1, header size, payload size; then entries, each with kind, header
+# size, payload size, and at fixed places the architecture and flags (as cuobjdump names them).
+_FATBIN = struct.Struct("<IHHQ")
+_FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
+_KIND_PTX, _KIND_CUBIN = 1, 2
+_EXACT_ARCH, _FAMILY_ARCH = 0x100000, 0x200000  # sm_120a, sm_120f
+
+
+class PruneError(Exception):
+    """The rules are malformed, dead, unsafe, or contradicted by the files."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of prune.toml. `paths` are globs relative to site-packages."""
+
+    paths: tuple[str, ...]
+    reason: str
+    variants: tuple[str, ...] = ()
+    no_code_for: str = ""
+    link_to: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What one rule took away (bytes)."""
+
+    rule: Rule
+    files: tuple[str, ...]
+    size: int
+
+
+def load_rules(text: str) -> list[Rule]:
+    """Parse prune.toml. Raises PruneError naming the entry and the reason."""
+    try:
+        entries = tomllib.loads(text).get("prune", [])
+    except tomllib.TOMLDecodeError as exc:
+        raise PruneError(f"not valid TOML: {exc}") from None
+    return [_rule(number, entry) for number, entry in enumerate(entries, 1)]
+
+
+def _rule(number: int, entry: dict[str, Any]) -> Rule:
+    where = f"entry {number} ({', '.join(map(str, entry.get('paths', [])))})"
+    unknown = sorted(set(entry) - _KEYS)
+    if unknown:
+        raise PruneError(f"{where}: unknown key {unknown[0]}")
+    if not entry.get("paths") or not str(entry.get("reason", "")).strip():
+        raise PruneError(f"{where}: paths and reason are required")
+    if bool(entry.get("optional")) != bool(str(entry.get("optional_reason", "")).strip()):
+        raise PruneError(f"{where}: optional and optional_reason go together")
+    for path in (*entry["paths"], entry.get("link_to", "x")):
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or ".." in parts or not parts or parts[0] in ("*", "**"):
+            raise PruneError(f"{where}: {path!r} must stay below one package of site-packages")
+    architecture = entry.get("no_code_for", "")
+    if architecture and not architecture.removeprefix("sm_").isdigit():
+        raise PruneError(f"{where}: no_code_for = {architecture!r} is no architecture like sm_120")
+    return Rule(
+        paths=tuple(entry["paths"]),
+        reason=entry["reason"],
+        variants=tuple(entry.get("variants", ())),
+        no_code_for=architecture,
+        link_to=entry.get("link_to", ""),
+        optional=bool(entry.get("optional", False)),
+    )
+
+
+def prune(site: Path, rules: list[Rule], variant: str) -> list[Removed]:
+    """Plan everything, then remove, then mend each owner's RECORD. Raises PruneError before."""
+    site = site.resolve()
+    plan = [(r, _matches(site, r)) for r in rules if not r.variants or variant in r.variants]
+    removed: list[Removed] = []
+    gone: set[str] = set()
+    links: dict[str, str] = {}
+    for rule, files in plan:
+        fresh = [name for name in files if name not in gone]
+        removed.append(Removed(rule, tuple(fresh), sum(_size(site / name) for name in fresh)))
+        gone.update(fresh)
+        if rule.link_to:
+            links.update(dict.fromkeys(fresh, rule.link_to))
+    for name, goal in links.items():
+        if goal in gone or not (site / goal).is_file():
+            raise PruneError(f"{name}: link_to {goal} is not a file that stays")
+    records = _owners(site, gone)
+    for name in sorted(gone):
+        (site / name).unlink()
+        if name in links:
+            (site / name).symlink_to(os.path.relpath(site / links[name], (site / name).parent))
+        else:
+            _remove_empty_parents(site / name, site)
+    for record in records:
+        _mend_record(site, record, gone, links)
+    return removed
+
+
+def _matches(site: Path, rule: Rule) -> list[str]:
+    found: set[str] = set()
+    for pattern in rule.paths:
+        hits = glob.glob(pattern, root_dir=site, recursive=True, include_hidden=True)
+        files = {name for hit in hits for name in _files_below(site, hit)}
+        if not files and not rule.optional:
+            raise PruneError(
+                f"dead rule: {pattern} matches nothing; drop it from prune.toml or follow the file"
+            )
+        found |= files
+    for name in found:
+        if not (site / name).parent.resolve().is_relative_to(site):
+            raise PruneError(f"{name}: lies outside site-packages behind a link")
+        if rule.no_code_for:
+            _prove(site / name, name, int(rule.no_code_for.removeprefix("sm_")))
+    return sorted(found)
+
+
+def _files_below(site: Path, name: str) -> list[str]:
+    path = site / name
+    if path.is_symlink() or path.is_file():
+        return [name]
+    return [
+        str((Path(folder) / file).relative_to(site))
+        for folder, _, files in os.walk(path)
+        for file in files
+    ]
+
+
+def _size(path: Path) -> int:
+    return path.lstat().st_size
+
+
+def _prove(path: Path, name: str, architecture: int) -> None:
+    entries = device_code(path)
+    if not entries:
+        raise PruneError(f"{name}: holds no device code that no_code_for could speak of")
+    usable = sorted({text for text, fits in (_describe(e, architecture) for e in entries) if fits})
+    if usable:
+        raise PruneError(f"{name}: holds code that sm_{architecture} runs: {', '.join(usable)}")
+
+
+def _describe(entry: tuple[int, int, int], device: int) -> tuple[str, bool]:
+    """A name for a fat binary's entry, and whether a device of that architecture can run it."""
+    kind, architecture, flags = entry
+    suffix = "a" if flags & _EXACT_ARCH else "f" if flags & _FAMILY_ARCH else ""
+    same_major = architecture // 10 == device // 10
+    if kind == _KIND_CUBIN:
+        exact = architecture == device if suffix == "a" else architecture <= device
+        return f"sm_{architecture}{suffix}", same_major and exact
+    if kind == _KIND_PTX:
+        fits = {"a": architecture == device, "f": same_major}.get(suffix, True)
+        return f"compute_{architecture}{suffix}", fits and architecture <= device
+    return f"kind {kind} for {architecture}", True  # unknown: never claim that it is unusable
+
+
+def device_code(path: Path) -> set[tuple[int, int, int]]:
+    """(kind, architecture, flags) of every entry of every fat binary in a file, compressed or not.
+
+    Only headers are read, so a library of a gigabyte takes about a second.
+    """
+    found: set[tuple[int, int, int]] = set()
+    with path.open("rb") as handle:
+        if path.stat().st_size < _FATBIN.size:
+            return found
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            start = data.find(_FATBIN_MAGIC)
+            while start >= 0:
+                end = start + 4
+                if start + _FATBIN.size <= len(data):
+                    _, version, header, size = _FATBIN.unpack_from(data, start)
+                    if version == 1 and header == _FATBIN.size and start + header + size <= len(
+                        data
+                    ):
+                        end = start + header + size
+                        _entries(data, start + header, end, found)
+                start = data.find(_FATBIN_MAGIC, end)
+    return found
+
+
+def _entries(data: mmap.mmap, at: int, end: int, found: set[tuple[int, int, int]]) -> None:
+    while at + 48 <= end:
+        kind, _, header, size = struct.unpack_from("<HHIQ", data, at)
+        (architecture,) = struct.unpack_from("<I", data, at + 28)
+        (flags,) = struct.unpack_from("<Q", data, at + 40)
+        found.add((kind, architecture, flags & (_EXACT_ARCH | _FAMILY_ARCH)))
+        if header + size == 0:
+            break
+        at += header + size
+
+
+def _owners(site: Path, names: set[str]) -> list[Path]:
+    """RECORD files that list one of the names. Raises PruneError for a file nobody owns."""
+    owners = []
+    orphans = set(names)
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        listed = {row[0] for row in csv.reader(record.read_text("utf-8").splitlines()) if row}
+        if listed & names:
+            owners.append(record)
+            orphans -= listed
+    orphans = {n for n in orphans if not n.endswith(".pyc")}
+    if orphans:
+        raise PruneError(f"{min(orphans)}: belongs to no installed distribution")
+    return owners
+
+
+def _mend_record(site: Path, record: Path, gone: set[str], links: dict[str, str]) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for row in csv.reader(record.read_text("utf-8").splitlines()):
+        if not row or row[0] not in gone:
+            writer.writerow(row)
+        elif row[0] in links:
+            content = (site / links[row[0]]).read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+            writer.writerow([row[0], f"sha256={digest.decode()}", str(len(content))])
+    scratch = record.with_name("RECORD.new")
+    scratch.write_text(out.getvalue(), "utf-8")
+    scratch.replace(record)
+
+
+def _remove_empty_parents(path: Path, site: Path) -> None:
+    for parent in path.parents:
+        if parent == site or any(parent.iterdir()):
+            return
+        parent.rmdir()
+
+
+def describe(removed: list[Removed], variant: str) -> dict[str, Any]:
+    """The report that becomes part of the manifest."""
+    return {
+        "variant": variant,
+        "bytes": sum(entry.size for entry in removed),
+        "files": sum(len(entry.files) for entry in removed),
+        "rules": [
+            {
+                "paths": list(entry.rule.paths),
+                "reason": entry.rule.reason,
+                "proven_without": entry.rule.no_code_for,
+                "linked_to": entry.rule.link_to,
+                "files": len(entry.files),
+                "bytes": entry.size,
+            }
+            for entry in removed
+        ],
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--site", type=Path, required=True, help="site-packages")
+    parser.add_argument("--rules", type=Path, required=True, help="prune.toml")
+    parser.add_argument("--variant", required=True, help="cu128 or cu130")
+    parser.add_argument("--report", type=Path, required=True, help="JSON report to write")
+    args = parser.parse_args(argv)
+    try:
+        removed = prune(args.site, load_rules(args.rules.read_text("utf-8")), args.variant)
+        document = json.dumps(describe(removed, args.variant), indent=2, sort_keys=True)
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+        args.report.write_text(document + "\n", "utf-8")
+    except (OSError, PruneError) as exc:
+        print(f"prune: {exc}", file=sys.stderr)
+        return PRUNE_FAILED
+    for entry in sorted(removed, key=lambda e: -e.size):
+        print(f"{entry.size / 2**20:9.1f} MiB {len(entry.files):6d} files  {entry.rule.paths[0]}")
+    print(f"{sum(e.size for e in removed) / 2**20:9.1f} MiB pruned")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -72,12 +72,13 @@ def ensure_base(
                 "check the registry and the engine's proxy settings, or use --base bootstrap",
             )
     try:
-        return _bootstrapped(project, shared, engine, reason, refresh=refresh)
+        folder, record = bootstrapped(project, shared, refresh=refresh, reason=reason)
     except AptUnavailableError as exc:
         tried = f"no registry gives the image ({reason}), and " if reason else ""
         raise BaseImageError(
             f"{tried}Debian {shared.base.suite} cannot be bootstrapped: {exc.what}", exc.remedy
         ) from None
+    return _load(engine, shared.base.suite, folder, record)
 
 
 # -- registry ----------------------------------------------------------------------------------
@@ -134,9 +135,13 @@ def _folder(project: Project, recipe: Recipe) -> Path:
     return project.cache / "base" / f"{recipe.suite}-{recipe.key()}"
 
 
-def _bootstrapped(
-    project: Project, shared: SharedPins, engine: Engine, reason: str, *, refresh: bool
-) -> Base:
+def bootstrapped(
+    project: Project, shared: SharedPins, *, refresh: bool = False, reason: str = ""
+) -> tuple[Path, dict[str, Any]]:
+    """The folder with image.tar and what base.json says of it, made unless it is there.
+
+    `reason`: why no registry is used, for the progress line. Raises AptUnavailableError.
+    """
     recipe = _recipe(shared)
     folder = _folder(project, recipe)
     with locked(project.cache / "base" / "lock"):
@@ -146,19 +151,23 @@ def _bootstrapped(
             with console.step(f"bootstrapping Debian {recipe.suite}{why}"):
                 bootstrap(project, shared, recipe, folder)
         record: dict[str, Any] = json.loads((folder / "base.json").read_text())
-        reference = local_reference(recipe.suite, record["layer"])
-        if not _has(engine, reference, record["image_id"]):
-            with console.step(f"loading {reference}"):
-                proc.run(
-                    engine.docker("load", "--quiet", "--input", str(folder / "image.tar")),
-                    env=engine.env,
-                    capture=True,
-                    error=BaseImageError,
-                    what="the bootstrapped base image cannot be loaded",
-                    remedy="use --refresh-base, or free space on the engine's disk",
-                )
+    return folder, record
+
+
+def _load(engine: Engine, suite: str, folder: Path, record: dict[str, Any]) -> Base:
+    reference = local_reference(suite, record["layer"])
+    if not _has(engine, reference, record["image_id"]):
+        with console.step(f"loading {reference}"):
+            proc.run(
+                engine.docker("load", "--quiet", "--input", str(folder / "image.tar")),
+                env=engine.env,
+                capture=True,
+                error=BaseImageError,
+                what="the bootstrapped base image cannot be loaded",
+                remedy="use --refresh-base, or free space on the engine's disk",
+            )
     detail = (
-        f"{recipe.suite} mmdebstrap={record['mmdebstrap']} "
+        f"{suite} mmdebstrap={record['mmdebstrap']} "
         f"packages-sha256={record['packages_sha256']} layer-sha256={record['layer']}"
     )
     return Base("bootstrap", reference, detail)

@@ -60,8 +60,8 @@ def _headers(path: Path) -> dict[str, list[str]]:
         return headers
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if not line.strip():
-                break  # the description follows
+            if not line.rstrip("\r\n"):
+                break  # the description follows; a line of blanks still belongs to a licence text
             key, colon, value = line.partition(":")
             if colon and not line[0].isspace():
                 headers.setdefault(key.lower(), []).append(value.strip())

@@ -10,7 +10,7 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
@@ -69,6 +69,7 @@ def read_elf(path: Path, name: str) -> ElfFile:
         soname = ""
         dynamic = _dynamic(elf, name)
         if dynamic is not None:
+            tag: Any  # its attributes depend on d_tag
             for tag in dynamic.iter_tags():
                 if tag.entry.d_tag == "DT_NEEDED":
                     needed.append(tag.needed)
@@ -86,9 +87,7 @@ def read_symbols(path: Path, name: str) -> Symbols:
     """Dynamic symbols without their versions. Raises NotElfError for a damaged file."""
     with path.open("rb") as handle:
         elf = _open(handle, name)
-        section = next(
-            (s for s in elf.iter_sections() if s["sh_type"] == "SHT_DYNSYM"), None
-        )
+        section = next((s for s in elf.iter_sections() if s["sh_type"] == "SHT_DYNSYM"), None)
         if section is None:
             return Symbols(frozenset(), frozenset())
         table = section.data()

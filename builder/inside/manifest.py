@@ -95,7 +95,9 @@ def _packages(folder: Path) -> set[str]:
     found: set[str] = set()
     for source in (path for path in sources if path.is_file()):
         for paragraph in source.read_text("utf-8", "replace").split("\n\n"):
-            fields = dict(re.findall(r"^(Package|Version|Architecture|Status): (.+)$", paragraph, re.M))
+            fields = dict(
+                re.findall(r"^(Package|Version|Architecture|Status): (.+)$", paragraph, re.M)
+            )
             if "Package" in fields and "not-installed" not in fields.get("Status", ""):
                 found.add("{Package}={Version}:{Architecture}".format_map(fields))
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import base64
 import csv
-import glob
 import hashlib
 import io
 import json
@@ -18,7 +17,6 @@ import mmap
 import os
 import struct
 import sys
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -129,8 +127,7 @@ def prune(site: Path, rules: list[Rule], variant: str) -> list[Removed]:
 def _matches(site: Path, rule: Rule) -> list[str]:
     found: set[str] = set()
     for pattern in rule.paths:
-        hits = glob.glob(pattern, root_dir=site, recursive=True, include_hidden=True)
-        files = {name for hit in hits for name in _files_below(site, hit)}
+        files = {name for hit in site.glob(pattern) for name in _files_below(site, hit)}
         if not files and not rule.optional:
             raise PruneError(
                 f"dead rule: {pattern} matches nothing; drop it from prune.toml or follow the file"
@@ -144,10 +141,9 @@ def _matches(site: Path, rule: Rule) -> list[str]:
     return sorted(found)
 
 
-def _files_below(site: Path, name: str) -> list[str]:
-    path = site / name
+def _files_below(site: Path, path: Path) -> list[str]:
     if path.is_symlink() or path.is_file():
-        return [name]
+        return [str(path.relative_to(site))]
     return [
         str((Path(folder) / file).relative_to(site))
         for folder, _, files in os.walk(path)
@@ -197,8 +193,10 @@ def device_code(path: Path) -> set[tuple[int, int, int]]:
                 end = start + 4
                 if start + _FATBIN.size <= len(data):
                     _, version, header, size = _FATBIN.unpack_from(data, start)
-                    if version == 1 and header == _FATBIN.size and start + header + size <= len(
-                        data
+                    if (
+                        version == 1
+                        and header == _FATBIN.size
+                        and start + header + size <= len(data)
                     ):
                         end = start + header + size
                         _entries(data, start + header, end, found)

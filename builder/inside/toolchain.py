@@ -21,7 +21,7 @@ class ToolchainError(Exception):
 
 
 def complete(home: Path) -> list[str]:
-    """Create missing links (all relative); returns those created. Doing it twice changes nothing."""
+    """Create missing links (all relative); returns those created. Again, it changes nothing."""
     library = next((home / d for d in ("lib", "lib64") if (home / d).is_dir()), None)
     if library is None:
         raise ToolchainError(f"{home} has neither lib nor lib64")

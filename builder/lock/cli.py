@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="with --check: compare digests and rules, ask no package index",
+        help="check without a package index: digests and rules only (implies --check)",
     )
     parser.add_argument("--json", action="store_true", help="result as JSON on stdout")
     parser.set_defaults(handler=run_lock)
@@ -35,7 +35,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run_lock(args: argparse.Namespace, project: Project) -> int:
     """Handler of the verb. Raises the lock and source errors; 0 when all is well."""
     targets = chosen_targets(args, project)
-    results = _check(args, project, targets) if args.check else _write(project, targets)
+    results = (
+        _check(args, project, targets) if args.check or args.offline else _write(project, targets)
+    )
     if args.json:
         console.result_json(results)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from builder.errors import PatchSeriesError
@@ -34,13 +33,8 @@ _CONFIG = {
 _DIFF = (
     *("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-relative"),
     *("--diff-algorithm=myers", "--no-indent-heuristic", "--unified=3", "--inter-hunk-context=0"),
-    *(
-        f"-O{os.devnull}",
-        "--full-index",
-        "--src-prefix=a/",
-        "--dst-prefix=b/",
-        "--ignore-submodules=none",
-    ),
+    *(f"-O{os.devnull}", "--full-index", "--src-prefix=a/", "--dst-prefix=b/"),
+    "--ignore-submodules=none",
 )
 
 # No attribute of the tree or the user may turn text into something else. Last file wins.
@@ -56,13 +50,13 @@ class Git:
         self.program = require("git", "install git (Debian: apt-get install git)")
         self._environment = _environment(epoch)
 
-    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    def __call__(self, *arguments: str) -> str:
         """Run a git command; returns its standard output."""
         config = [part for key, value in _CONFIG.items() for part in ("-c", f"{key}={value}")]
         return run(
             [self.program, *config, *arguments],
             cwd=self.folder,
-            env={**self._environment, **(env or {})},
+            env=self._environment,
             capture=True,
             echo=False,
             error=PatchSeriesError,

@@ -6,7 +6,9 @@ patch's header: Subject, a blank line, Reason and Removal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +64,7 @@ def apply_to_scratch(
     patches = load_series(project.patches)
     tree = _pinned_base(shared, base_wheel)
     steps, left_out = _steps(tree, patches, partial=partial)
-    folder.mkdir(parents=True, exist_ok=True)
-    with console.step(f"writing {len(tree)} files and {len(steps)} commits to {folder}"):
+    with _made_whole(folder), console.step(f"writing {len(steps)} commits to {folder}"):
         git.init()
         write_tree(tree, folder)
         git.commit_all(f"SGLang {shared.sglang.version}, the wheel's packages\n")
@@ -109,6 +110,20 @@ def export_from_scratch(
         )
     changed, removed = _write(project.patches, texts)
     return Exported(tuple(texts), changed, removed, hash_tree(base), patched_tree)
+
+
+@contextmanager
+def _made_whole(folder: Path) -> Iterator[None]:
+    """Make `folder`, and empty it again when filling it fails or is interrupted."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as exc:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if isinstance(exc, OSError):
+            raise PatchSeriesError(f"{folder}: {exc.strerror}", "name another folder") from None
+        raise
 
 
 def _pinned_base(shared: SharedPins, base_wheel: Path) -> Tree:
@@ -168,7 +183,7 @@ def _patch_texts(git: Git) -> list[tuple[str, str]]:
 
 
 def _header_of(git: Git, commit: str) -> dict[str, str]:
-    message = git("log", "-1", "--format=%B", commit).rstrip("\n")
+    message = git("log", "-1", "--encoding=UTF-8", "--format=%B", commit).rstrip("\n")
     subject, _, body = message.partition("\n")
     lines = [f"Subject: {subject}", *body.removeprefix("\n").split("\n")]
     if not body:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from builder import console
 from builder.errors import HashMismatchError, PatchDriftError, TreeHashError, WheelhouseError
 from builder.patches.apply import apply_series
 from builder.patches.archive import Wheel, read_wheel, write_wheel
+from builder.patches.pinning import write_atomically
 from builder.patches.series import Patch, format_header, load_series
 from builder.patches.treehash import Tree, TreeFile, hash_tree
 from builder.pins import SharedPins
@@ -191,10 +190,8 @@ def _seal_file(wheel: Path) -> Path:
 
 
 def _seal(wheel: Path) -> None:
-    handle, part = tempfile.mkstemp(dir=wheel.parent, prefix=".part-")
-    with os.fdopen(handle, "w") as stream:
-        stream.write(f"{sha256_file(wheel)}  {wheel.name}\n")
-    Path(part).replace(_seal_file(wheel))
+    line = f"{sha256_file(wheel)}  {wheel.name}\n"
+    write_atomically(_seal_file(wheel), line.encode())
 
 
 def _intact(wheel: Path) -> bool:

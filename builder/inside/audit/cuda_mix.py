@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from builder.inside.audit.linkage import cuda_major
 from builder.inside.audit.model import Context, Finding
@@ -61,7 +61,7 @@ def libraries(context: Context) -> Iterator[Finding]:
     want = context.target.cuda_major
     names = [elf.path for elf in context.files.elves] + sorted(context.files.links)
     for path in names:
-        major = cuda_major(os.path.basename(path))
+        major = cuda_major(PurePosixPath(path).name)
         if major is None:
             continue
         context.count("MIX002")

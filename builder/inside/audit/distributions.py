@@ -1,4 +1,4 @@
-"""DST: installed distributions fit each other, own their files alone, and are what they recorded."""
+"""DST: distributions fit each other, own their files alone, and are what they recorded."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ from builder.inside.distributions import Distribution, RecordRow, normalise
 
 OURS = ("sglang", "ddtree-overlay")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LOCK = "lock again, or write the override or exclusion into the variant's pins"
 
 
 def requirements(context: Context) -> Iterator[Finding]:
-    """DST001: what `pip check` asks, except for requirements that the lock overrides on purpose."""
+    """DST001: what `pip check` asks, except for what the pins override or exclude on purpose.
+
+    An override must hold itself, and an excluded distribution must really be absent.
+    """
     try:
         module = _packaging(context.files.site_path)
     except ImportError:
         yield Finding("DST001", "packaging", "not installed: nothing can be checked", "lock it")
         return
     installed = {d.name: d.version for d in context.files.distributions}
-    accepted = {_name_of(text): f"override {text}" for text in context.target.overridden}
-    accepted |= {normalise(name): f"excluded: {why}" for name, why in context.target.excluded.items()}
+    overrides = {_name_of(text): text for text in context.target.overridden}
+    excluded = {normalise(name): why for name, why in context.target.excluded.items()}
+    for name, text in sorted(overrides.items()):
+        yield from _unmet(module, "pins", text, installed.get(name), absent_is_fine=True)
+    for name in sorted(excluded.keys() & installed.keys()):
+        yield Finding("DST001", name, f"{installed[name]} is installed, the pins exclude it", _LOCK)
     waived: set[str] = set()
     environment = _environment(context.files.site)
     for distribution in context.files.distributions:
@@ -43,36 +51,51 @@ def requirements(context: Context) -> Iterator[Finding]:
                 continue
             context.count("DST001")
             name = normalise(requirement.name)
-            version = installed.get(name)
-            if version and requirement.specifier.contains(version, prereleases=True):
-                continue
-            if name in accepted:
-                waived.add(f"{distribution.name}: {text} ({accepted[name]})")
-                continue
-            yield Finding(
-                "DST001",
-                distribution.name,
-                f"requires {text}, installed is {version or 'nothing'}",
-                "lock again, or write the override into the variant's pins",
-            )
+            unmet = list(_unmet(module, distribution.name, text, installed.get(name)))
+            if unmet and name in overrides:
+                waived.add(f"{distribution.name}: {text} (override {overrides[name]})")
+            elif unmet and name in excluded:
+                waived.add(f"{distribution.name}: {text} (excluded: {excluded[name]})")
+            else:
+                yield from unmet
     context.notes["waived_requirements"] = sorted(waived)
 
 
+def _unmet(
+    module: Any, owner: str, text: str, version: str | None, *, absent_is_fine: bool = False
+) -> Iterator[Finding]:
+    specifier = module.Requirement(text).specifier
+    if version is None and absent_is_fine:
+        return
+    if version is None or not specifier.contains(version, prereleases=True):
+        yield Finding(
+            "DST001", owner, f"requires {text}, installed is {version or 'nothing'}", _LOCK
+        )
+
+
 def collisions(context: Context) -> Iterator[Finding]:
-    """DST002: two distributions that write one file overwrite each other."""
-    owners: dict[str, list[str]] = {}
+    """DST002: two distributions that write one file overwrite each other, in no defined order.
+
+    The same content recorded by each (namespace files of NVIDIA's packages) does no harm. One
+    finding for each set of owners.
+    """
+    owners: dict[str, dict[str, str]] = {}
     for distribution in context.files.distributions:
-        for row in {row.path for row in distribution.files}:
+        for row in distribution.files:
             context.count("DST002")
-            owners.setdefault(row, []).append(distribution.name)
-    for path, names in sorted(owners.items()):
-        if len(names) > 1 and path in context.files.sizes:
-            yield Finding(
-                "DST002",
-                path,
-                f"owned by {' and '.join(sorted(names))}",
-                "leave one of them out, or add a reasoned exception",
-            )
+            owners.setdefault(row.path, {})[distribution.name] = row.digest
+    clashes: dict[tuple[str, ...], list[str]] = {}
+    for path, digests in sorted(owners.items()):
+        alike = len(set(digests.values())) == 1 and all(digests.values())
+        if len(digests) > 1 and not alike and path in context.files.sizes:
+            clashes.setdefault(tuple(sorted(digests)), []).append(path)
+    for names, paths in sorted(clashes.items()):
+        yield Finding(
+            "DST002",
+            " and ".join(names),
+            f"both own {len(paths)} files of different content, such as {paths[0]}",
+            "leave one of them out, or add a reasoned exception",
+        )
 
 
 def complete(context: Context) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from builder.inside.audit.model import Context, Finding
 from builder.inside.elf import ElfFile
@@ -65,7 +65,7 @@ def needed_resolvable(context: Context) -> Iterator[Finding]:
     system = system_libraries(files)
     with_torch = loaded_with_torch(files)
     for elf in files.elves:
-        folder = os.path.dirname(elf.path)
+        folder = str(PurePosixPath(elf.path).parent)
         own = [expand(entry, folder) for entry in elf.search]
         for name in elf.needed:
             context.count("LNK002")
@@ -98,7 +98,7 @@ def expand(entry: str, folder: str) -> str:
 
 def _exists(files: FileSystem, folder: str, name: str) -> bool:
     path = os.path.normpath(f"{folder}/{name}")
-    return path in files.sizes or path in files.links
+    return path in files.sizes or (path in files.links and (files.root / path).exists())
 
 
 def system_libraries(files: FileSystem) -> frozenset[str]:
@@ -109,9 +109,8 @@ def system_libraries(files: FileSystem) -> frozenset[str]:
             if line.startswith("/"):
                 folders.append(files.root / line.strip().lstrip("/"))
     folders += [files.root / place / "x86_64-linux-gnu" for place in ("lib", "usr/lib")]
-    return frozenset(
-        name for folder in folders if folder.is_dir() for name in os.listdir(folder)
-    )
+    present = [folder for folder in folders if folder.is_dir()]
+    return frozenset(entry.name for folder in present for entry in folder.iterdir())
 
 
 def loaded_with_torch(files: FileSystem) -> frozenset[str]:
@@ -119,7 +118,7 @@ def loaded_with_torch(files: FileSystem) -> frozenset[str]:
     by_path = {elf.path: elf for elf in files.elves}
     prefix = f"{files.site}/torch/lib/"
     pending = [elf for elf in files.elves if elf.path.startswith(prefix)]
-    names = {os.path.basename(elf.path) for elf in pending}
+    names = {PurePosixPath(elf.path).name for elf in pending}
     while pending:
         elf = pending.pop()
         for name in elf.needed:
@@ -133,11 +132,9 @@ def loaded_with_torch(files: FileSystem) -> frozenset[str]:
 
 
 def _provider(by_path: dict[str, ElfFile], elf: ElfFile, name: str) -> ElfFile | None:
-    folder = os.path.dirname(elf.path)
+    folder = str(PurePosixPath(elf.path).parent)
     for place in (folder, *(expand(entry, folder) for entry in elf.search)):
         found = by_path.get(os.path.normpath(f"{place}/{name}"))
         if found is not None:
             return found
     return None
-
-

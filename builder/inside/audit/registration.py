@@ -1,10 +1,12 @@
-"""REG: SGLang knows DDTREE. Upstream only logs a plugin that raises, so absence must be an error."""
+"""REG: SGLang knows DDTREE (upstream only logs a plugin that raises, so absence is an error)."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 
 from builder.inside.audit.model import Context, Finding
@@ -16,6 +18,7 @@ FIELDS = (
     "speculative_ddtree_allow_hybrid_unsafe",
 )
 _REMEDY = "apply the overlay's patches: `python build.py patches check`"
+_CACHES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _IMPORT = """
 import dataclasses, json
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -31,7 +34,11 @@ print("\\n" + json.dumps({
 def algorithm(context: Context) -> Iterator[Finding]:
     """REG001: the member stands in the source of the enum."""
     yield from _assigned(
-        context, "REG001", "sglang/srt/speculative/spec_info.py", "SpeculativeAlgorithm", (ALGORITHM,)
+        context,
+        "REG001",
+        "sglang/srt/speculative/spec_info.py",
+        "SpeculativeAlgorithm",
+        (ALGORITHM,),
     )
 
 
@@ -46,9 +53,20 @@ def imported(context: Context) -> Iterator[Finding]:
     name = "sglang"
     context.count("REG003")
     try:
-        done = subprocess.run(
-            [str(python), "-c", _IMPORT], capture_output=True, text=True, timeout=300, check=False
-        )
+        # Caches that an import leaves behind must not show up in what is described next.
+        with tempfile.TemporaryDirectory() as scratch:
+            done = subprocess.run(
+                [str(python), "-c", _IMPORT],
+                capture_output=True,
+                text=True,
+                timeout=600,
+                check=False,
+                env={
+                    **os.environ,
+                    **dict.fromkeys(_CACHES, scratch),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                },
+            )
     except (OSError, subprocess.TimeoutExpired) as exc:
         yield Finding("REG003", name, f"{python}: {exc}", "repair the virtual environment")
         return

@@ -54,7 +54,9 @@ def audit(
         seconds[rule.code] = clock() - begin
         if not context.checked.get(rule.code) and not any(f.code == rule.code for f in findings):
             text = "the rule found nothing to look at"
-            findings.append(Finding(rule.code, rule.title, text, "the layout changed: mend the rule"))
+            findings.append(
+                Finding(rule.code, rule.title, text, "the layout changed: mend the rule")
+            )
     result = sort_findings(findings, known, context.target.name, context.files.site)
     skipped = tuple(rule for rule in rules if rule not in ran)
     return Outcome(ran, skipped, result, seconds, context)
@@ -102,7 +104,9 @@ def table(outcome: Outcome) -> list[str]:
             f"  {rule.code}  {state:9} {context.checked.get(rule.code, 0):7} checked"
             f" {outcome.seconds[rule.code]:6.1f} s  {rule.title}{also}"
         )
-    lines += [f"  {rule.code}  not run                        {rule.title}" for rule in outcome.skipped]
+    lines += [
+        f"  {rule.code}  not run                        {rule.title}" for rule in outcome.skipped
+    ]
     reasons: dict[tuple[str, str], int] = {}
     for finding, reason in result.waived:
         reasons[finding.code, reason] = reasons.get((finding.code, reason), 0) + 1

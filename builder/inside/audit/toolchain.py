@@ -22,7 +22,14 @@ _TOOLKIT = (
 )
 # CCCL 3 (CUDA 13) lies below include/cccl, CCCL 2 directly in include.
 _CCCL = ("include/cccl/cuda/std/version", "include/cuda/std/version")
-_PROGRAMS = ("bin/nvcc", "bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "nvvm/bin/cicc")
+_PROGRAMS = (
+    "bin/nvcc",
+    "bin/ptxas",
+    "bin/cudafe++",
+    "bin/fatbinary",
+    "bin/nvlink",
+    "nvvm/bin/cicc",
+)
 _HEADERS = (
     ("include/cuda_runtime_api.h", "CUDART_VERSION"),
     ("include/cuda.h", "CUDA_VERSION"),
@@ -51,7 +58,9 @@ def present(context: Context) -> Iterator[Finding]:
     for what, pattern in _SYSTEM.items():
         context.count("JIT001")
         if not any(files.root.glob(pattern)):
-            yield Finding("JIT001", pattern, f"{what} is missing", "add it to base.runtime_packages")
+            yield Finding(
+                "JIT001", pattern, f"{what} is missing", "add it to base.runtime_packages"
+            )
     context.count("JIT001")
     if not any((files.root / p).exists() for p in (_venv(context) + "/bin/ninja", "usr/bin/ninja")):
         yield Finding("JIT001", "ninja", "ninja is missing", "lock the ninja distribution")

@@ -87,7 +87,7 @@ def _with_new_string(name: str) -> str:
 
 
 def _siblings(context: Context, elf: ElfFile) -> frozenset[str]:
-    """What the libraries that it names and that lie beside it define (libtorchcodec_core and such)."""
+    """What the libraries define that it names and that lie beside it."""
     folder = elf.path.rpartition("/")[0]
     found: set[str] = set()
     for other in context.files.elves:
@@ -169,7 +169,9 @@ def torch_version(files: FileSystem) -> dict[str, str | None]:
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
         value = getattr(node, "value", None)
-        if isinstance(value, ast.Constant) and (value.value is None or isinstance(value.value, str)):
+        if isinstance(value, ast.Constant) and (
+            value.value is None or isinstance(value.value, str)
+        ):
             for name in targets:
                 if isinstance(name, ast.Name):
                     found[name.id] = value.value

@@ -74,6 +74,11 @@ def test_lock_writes_what_the_resolver_says(
     assert all((scratch.root / r["lock"]).read_text().startswith("# cu") for r in results)
 
 
+def test_offline_never_resolves(scratch: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(files, "resolve")
+    assert lock(scratch, "--offline") == 0
+
+
 def test_an_unknown_variant(scratch: Project) -> None:
     with pytest.raises(UnknownVariantError):
         lock(scratch, "--cuda", "cu999")

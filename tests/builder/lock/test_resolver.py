@@ -70,6 +70,17 @@ def test_exactly_the_wheels_of_the_image(site: Site) -> None:
     assert entry.files[0].size == len(site.index[f"tool-2.0-{PLATFORM}.whl"].body)
 
 
+def test_the_pins_say_what_the_image_is(site: Site) -> None:
+    """A glibc that few hosts have: the host's own platform would not do."""
+    target = world(site, "cu130", "tool")
+    publish(site, "tool-1.0-py3-none-any.whl")
+    publish(site, "tool-2.0-cp311-cp311-manylinux_2_40_x86_64.whl")
+    python = target.shared.python.model_copy(update={"resolve_platform": "x86_64-manylinux_2_40"})
+    newer = _with(target, shared=target.shared.model_copy(update={"python": python}))
+    assert locked(target)["tool"].version == "1.0"
+    assert locked(newer)["tool"].version == "2.0"
+
+
 def test_files_of_the_day_itself_are_ignored(site: Site) -> None:
     target = world(site, "cu130", "tool")
     publish(site, "tool-1.0-py3-none-any.whl")
@@ -161,6 +172,7 @@ def test_settings_of_the_users_uv_change_nothing(
     monkeypatch.setenv("UV_CONSTRAINT", str(tmp_path / "cap.txt"))
     monkeypatch.setenv("UV_RESOLUTION", "lowest")
     monkeypatch.setenv("UV_EXCLUDE_NEWER", "2020-01-01")
+    monkeypatch.setenv("UV_INDEX", "http://127.0.0.1:9/simple")
     config = tmp_path / "config"
     (config / "uv").mkdir(parents=True)
     (config / "uv" / "uv.toml").write_text('[pip]\nresolution = "lowest"\nno-index = true\n')

@@ -94,6 +94,10 @@ def make_wheel(
     return path
 
 
+def _lines(data: bytes) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", data.decode("utf-8", "surrogateescape"))
+
+
 def make_diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """A git-style diff of two trees, written by difflib and not by the code under test."""
     out = []
@@ -106,12 +110,9 @@ def make_diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
             out.append(f"new file mode 100{'755' if name in NEW_EXECUTABLE else '644'}\n")
         if new is None:
             out.append("deleted file mode 100644\n")
-        lines = [
-            re.findall(r"[^\n]*\n|[^\n]+", data.decode("utf-8", "surrogateescape"))
-            for data in (old or b"", new or b"")
-        ]
         for line in difflib.unified_diff(
-            *lines,
+            _lines(old or b""),
+            _lines(new or b""),
             fromfile="/dev/null" if old is None else f"a/{name}",
             tofile="/dev/null" if new is None else f"b/{name}",
         ):
@@ -124,7 +125,7 @@ def make_diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
 
 def patch_text(subject: str, diff: str) -> str:
     return (
-        f"Subject: {subject}\nReason: the first line\n  and a second one\n"
+        f"Subject: {subject}\nReason: the first line\n  and a second one, na\u00efve\n"
         f"Removal: when upstream has it\n\n{diff}"
     )
 

@@ -102,7 +102,7 @@ def test_the_bytes_depend_on_content_and_epoch_alone(
     time.tzset()
     before = os.umask(0o077)
     try:
-        shuffled = replace(wheel, packages=dict(reversed(wheel.packages.items())))
+        shuffled = replace(wheel, packages=dict(reversed(list(wheel.packages.items()))))
         again = write_wheel(shuffled, tmp_path / "two", EPOCH)
     finally:
         os.umask(before)

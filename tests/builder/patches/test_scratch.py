@@ -99,7 +99,7 @@ def test_the_work_tree_is_the_patched_tree_with_one_commit_a_patch(dir_: Path) -
     assert [line.split("|")[0] for line in log] == ["Second change: new and gone", "First change"]
     body = git(dir_, "log", "-1", "--format=%b")
     assert body.strip() == (
-        "Reason: the first line\n  and a second one\nRemoval: when upstream has it"
+        "Reason: the first line\n  and a second one, na\u00efve\nRemoval: when upstream has it"
     )
     assert git(dir_, "status", "--porcelain") == ""
 
@@ -293,6 +293,28 @@ def test_drift_makes_nothing_unless_partial(lab: Lab, tmp_path: Path) -> None:
     assert left == ["0001-first-change.patch"]
     log = git(folder, "log", "--format=%s", f"{scratch.BASE_TAG}..HEAD").splitlines()
     assert log == ["Second change: new and gone"]
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_an_interrupted_apply_leaves_the_folder_empty(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    def interrupted(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scratch, "_update", interrupted)
+    folder = tmp_path / "scratch"
+    if existed:
+        folder.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        apply_to_scratch(lab.project, lab.shared, lab.wheel, folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PatchSeriesError, match="Not a directory"):
+        apply_to_scratch(lab.project, lab.shared, lab.wheel, tmp_path / "file" / "scratch")
 
 
 def test_without_git_the_error_says_what_to_install(

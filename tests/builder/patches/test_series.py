@@ -22,7 +22,7 @@ GOOD = patch_text("A subject", DIFF)
 def test_a_patch_file_is_its_header_and_its_diff() -> None:
     patch = parse_patch("p", GOOD)
     assert patch.subject == "A subject"
-    assert patch.reason == "the first line\nand a second one"
+    assert patch.reason == "the first line\nand a second one, na\u00efve"
     assert patch.removal == "when upstream has it"
     assert [change.path for change in patch.changes] == ["tools/tag.py"]
     assert format_header(patch.subject, patch.reason, patch.removal) + "\n" + patch.diff == GOOD

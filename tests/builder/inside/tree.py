@@ -1,0 +1,311 @@
+"""Small appliance trees made on the spot: real ELF files with chosen linkage, real metadata."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.inside.audit.model import Context
+from builder.inside.filesystem import scan
+from builder.inside.target import parse_target
+
+VENV = "opt/ddtree/venv"
+SITE = f"{VENV}/lib/python3.11/site-packages"
+TOOLKIT = "nvidia/cu13"
+EPOCH = 1788134400
+# Headers of real cubins: (ABI version, e_version, e_flags) as NVRTC 13.0.88 and 12.8.93 write them.
+CUBIN_13 = {"sm_90": 0x6005A04, "sm_120": 0x6007802, "sm_121": 0x6007902}
+
+
+def raw_target(**changes: Any) -> dict[str, Any]:
+    """A target.json for CUDA 13.0, with top-level keys replaced."""
+    return {
+        "name": "cu130",
+        "variant": "cu130",
+        "stand_in": False,
+        "stand_in_reason": "",
+        "version": "0.1.0",
+        "label_prefix": "dev.example",
+        "source_date_epoch": EPOCH,
+        "cuda": {"version": "13.0", "driver_floor": "580.65.06"},
+        "torch": {
+            "version": "2.11.0",
+            "torchvision": "0.26.0",
+            "torchaudio": "2.11.0",
+            "triton": "3.6.0",
+        },
+        "kernels": {"version": "0.4.5", "cuda": "13.0"},
+        "cubin": {"nvrtc": "13.0.88", "sass": ["sm_90", "sm_120"], "ptx": "compute_120"},
+        "toolchain": {
+            "source": "wheels",
+            "home": TOOLKIT,
+            "components": {"nvidia-cuda-nvcc": "13.0.88"},
+            "reason": "",
+        },
+        "lock_sha256": "1" * 64,
+        "excluded": [],
+        "overridden": [],
+        "sglang": {
+            "version": "0.5.17+ddtree.abcdef01",
+            "base_tree": "b" * 64,
+            "patched_tree": "c" * 64,
+            "wheel_sha256": "d" * 64,
+        },
+        "base": {"kind": "bootstrap", "detail": "bookworm"},
+        "build_id": "0123456789abcdef",
+        "budget_gib": 1.0,
+        **changes,
+    }
+
+
+def cubin(
+    architecture: str, release: str = "13.0.88", *, abi: int = 8, flags: int | None = None
+) -> bytes:
+    """An ELF header of a cubin with the compiler's notes behind it."""
+    number = architecture.removeprefix("sm_").rstrip("af")
+    header = bytearray(64)
+    header[:9] = b"\x7fELF\x02\x01\x01\x41" + bytes([abi])
+    struct.pack_into("<HHI", header, 16, 2, 190, 1)
+    struct.pack_into("<I", header, 48, CUBIN_13[f"sm_{number}"] if flags is None else flags)
+    minor = ".".join(release.split(".")[:2])
+    note = f"\0Cuda compilation tools, release {minor}, V{release}\0-arch {architecture} \0"
+    return bytes(header) + note.encode()
+
+
+def ptx(architecture: str = "sm_120", release: str = "13.0.88") -> str:
+    """A PTX file's head as NVRTC writes it."""
+    minor = ".".join(release.split(".")[:2])
+    return (
+        f"// Cuda compilation tools, release {minor}, V{release}\n"
+        f".version 9.0\n.target {architecture}\n.address_size 64\n"
+    )
+
+
+def fatbin(*entries: tuple[int, int, int]) -> bytes:
+    """A fat binary with (kind, architecture, flags) entries and dummy payloads."""
+    body = b""
+    for kind, architecture, flags in entries:
+        entry = bytearray(64)
+        struct.pack_into("<HHIQ", entry, 0, kind, 0x101, 64, 16)
+        struct.pack_into("<I", entry, 28, architecture)
+        struct.pack_into("<Q", entry, 40, flags)
+        body += bytes(entry) + b"x" * 16
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def shared_library(
+    path: Path,
+    *,
+    soname: str = "",
+    needed: Sequence[str] = (),
+    defined: Sequence[str] = (),
+    undefined: Sequence[str] = (),
+    runpath: str = "",
+) -> None:
+    """Compile one with gcc. NEEDED entries are satisfied at link time by empty stubs."""
+    scratch = path.parent / f".build-{path.name}"
+    scratch.mkdir(parents=True)
+    try:
+        for name in needed:
+            _gcc(["-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c", "/dev/null"], scratch / name)
+        source = "".join(f"void {name}(void){{}}\n" for name in defined)
+        source += "".join(f"extern void {name}(void);\n" for name in undefined)
+        calls = "".join(f"{name}();" for name in undefined)
+        source += f"void entry_of_{path.stem.replace('.', '_').replace('-', '_')}(void){{{calls}}}\n"
+        (scratch / "code.c").write_text(source)
+        flags = ["-shared", "-nostdlib", "-fPIC", "-Wl,--no-as-needed", "-Wl,--build-id=none"]
+        flags += [f"-Wl,-soname,{soname or path.name}"]
+        flags += [f"-Wl,-rpath,{runpath}"] if runpath else []
+        stubs = [str(scratch / name) for name in needed]
+        _gcc([*flags, str(scratch / "code.c"), *stubs], path)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def _gcc(arguments: Sequence[str], output: Path) -> None:
+    subprocess.run(
+        ["gcc", "-Wno-builtin-declaration-mismatch", *arguments, "-o", str(output)],
+        check=True,
+        capture_output=True,
+    )
+
+
+class Tree:
+    """A root file system that a test may break."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.site = root / SITE
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """A file relative to the root, executable when it starts with #!."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(data)
+        if data.startswith(b"#!"):
+            path.chmod(0o755)
+        return path
+
+    def library(self, name: str, **options: Any) -> None:
+        """Replace a library relative to site-packages."""
+        path = self.site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        shared_library(path, **options)
+
+    def program(self, name: str, release: str) -> None:
+        """A program that answers --version as NVIDIA's do."""
+        minor = ".".join(release.split(".")[:2])
+        self.write(name, f"#!/bin/sh\necho 'Cuda compilation tools, release {minor}, V{release}'\n")
+
+    def install(
+        self,
+        name: str,
+        version: str,
+        files: Sequence[str] = (),
+        requires: Sequence[str] = (),
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record files (already there, or given with content) as a distribution."""
+        for path, content in (extra or {}).items():
+            self.write(f"{SITE}/{path}", content)
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        # A licence text with a line of blanks, as SGLang's metadata has one.
+        head += "License: one\n        \n        two\n"
+        head += "".join(f"Requires-Dist: {text}\n" for text in requires)
+        self.write(f"{SITE}/{info}/METADATA", head + "\nRequires-Dist: not-a-header\n")
+        rows = []
+        for path in (*files, *(extra or {}), f"{info}/METADATA"):
+            data = (self.site / path).read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{path},sha256={digest},{len(data)}")
+        rows.append(f"{info}/RECORD,,")
+        self.write(f"{SITE}/{info}/RECORD", "\n".join(rows) + "\n")
+
+    def context(self, *, import_checks: bool = False, **changes: Any) -> Context:
+        """Scan now, for a target with these keys replaced."""
+        return Context(scan(self.root), parse_target(raw_target(**changes)), import_checks)
+
+
+STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+C10_CALL = "_ZN3c103fooEv"
+C10_CHECK = f"_ZN3c106detail14torchCheckFailEPKcS2_jRK{STRING}"
+FIELDS = ("budget", "topk", "allow_hybrid_unsafe")
+PYTHON = """#!/bin/sh
+echo noise
+echo '{"algorithm": "DDTREE", "fields": ["speculative_ddtree_budget", "speculative_ddtree_topk",
+"speculative_ddtree_allow_hybrid_unsafe"]}' | tr -d '\\n'
+"""
+
+
+def clean_tree(root: Path) -> Tree:
+    """A tree that every rule passes."""
+    tree = Tree(root)
+    _torch(tree)
+    _sglang(tree)
+    _overlay(tree)
+    _toolkit(tree)
+    tree.install("packaging", "26.0")
+    tree.install("torchvision", "0.26.0", requires=["torch==2.11.0", "numpy; extra == 'x'"])
+    tree.install("torchaudio", "2.11.0")
+    tree.write("usr/bin/g++", "#!/bin/sh\n")
+    tree.write("usr/include/python3.11/Python.h", "")
+    tree.write(f"{VENV}/bin/ninja", "#!/bin/sh\n")
+    tree.write(f"{VENV}/bin/python", PYTHON)
+    tree.write("etc/debian_version", "12.11\n")
+    tree.write(
+        "var/lib/dpkg/status",
+        "Package: g++\nStatus: install ok installed\nArchitecture: amd64\nVersion: 4:12.2.0-3\n\n"
+        "Package: gone\nStatus: deinstall ok not-installed\nArchitecture: amd64\nVersion: 1\n",
+    )
+    return tree
+
+
+def _torch(tree: Tree) -> None:
+    tree.library("torch/lib/libc10.so", defined=[C10_CALL, C10_CHECK])
+    tree.library(
+        "torch/lib/libtorch_cpu.so",
+        needed=["libc10.so", "libcudart.so.13"],
+        runpath="$ORIGIN:$ORIGIN/../../nvidia/cu13/lib",
+    )
+    version = "from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n"
+    tree.write(f"{SITE}/torch/version.py", version)
+    tree.install("torch", "2.11.0", ["torch/lib/libc10.so", "torch/lib/libtorch_cpu.so"])
+
+
+def _sglang(tree: Tree) -> None:
+    fields = "".join(f"    speculative_ddtree_{name}: int = 0\n" for name in FIELDS)
+    tree.library(
+        "sgl_kernel/common_ops.abi3.so",
+        needed=["libtorch_cpu.so", "libc10.so", "libcudart.so.13", "libcuda.so.1"],
+        undefined=[C10_CALL, C10_CHECK, "cuInit"],
+    )
+    tree.install("sglang-kernel", "0.4.5", ["sgl_kernel/common_ops.abi3.so"])
+    tree.install(
+        "sglang",
+        "0.5.17+ddtree.abcdef01",
+        requires=["torch==2.11.0", "sglang-kernel==0.4.5"],
+        extra={
+            "sglang/srt/speculative/spec_info.py": (
+                "class SpeculativeAlgorithm:\n    DFLASH = 1\n    DDTREE = 2\n"
+            ),
+            "sglang/srt/server_args.py": f"class ServerArgs:\n{fields}",
+        },
+    )
+
+
+def _overlay(tree: Tree) -> None:
+    tree.library(
+        "ddtree_overlay/_C.cpython-311-x86_64-linux-gnu.so",
+        needed=["libtorch_cpu.so", "libc10.so"],
+        undefined=[C10_CHECK],
+    )
+    for architecture in ("sm_90", "sm_120"):
+        name = f"{SITE}/ddtree_overlay/kernels/build_tree.{architecture}.cubin"
+        tree.write(name, cubin(architecture))
+    tree.write(f"{SITE}/ddtree_overlay/kernels/build_tree.compute_120.ptx", ptx())
+    info = {
+        "torch": "2.11.0+cu130",
+        "variant": "cu130",
+        "cxx11_abi": True,
+        "nvrtc": "13.0.88",
+        "sass": ["sm_90", "sm_120"],
+        "ptx": "compute_120",
+    }
+    tree.write(f"{SITE}/ddtree_overlay/_build_info.json", json.dumps(info))
+    folder = tree.site / "ddtree_overlay"
+    files = [str(p.relative_to(tree.site)) for p in sorted(folder.rglob("*")) if p.is_file()]
+    tree.install("ddtree-overlay", "0.1.0", files)
+
+
+def _toolkit(tree: Tree) -> None:
+    home = f"{SITE}/{TOOLKIT}"
+    tree.library(f"{TOOLKIT}/lib/libcudart.so.13", soname="libcudart.so.13")
+    (tree.site / TOOLKIT / "lib/libcudart.so").symlink_to("libcudart.so.13")
+    (tree.site / TOOLKIT / "lib64").symlink_to("lib")
+    for name in ("nvcc", "ptxas", "cudafe++", "fatbinary", "nvlink"):
+        tree.program(f"{home}/bin/{name}", "13.0.88")
+    # cicc knows no --version; it carries the line.
+    tree.write(
+        f"{home}/nvvm/bin/cicc",
+        "#!/bin/sh\necho Missing input file\nexit 1\n"
+        "# Cuda compilation tools, release 13.0, V13.0.88\n",
+    )
+    tree.write(f"{home}/nvvm/libdevice/libdevice.10.bc", "")
+    for name in ("cuda_runtime.h", "crt/host_config.h", "cccl/cuda/std/version"):
+        tree.write(f"{home}/include/{name}", "")
+    tree.write(f"{home}/include/cuda.h", "#define CUDA_VERSION 13000\n")
+    tree.write(f"{home}/include/cuda_runtime_api.h", "#define CUDART_VERSION  13000\n")
+    tree.install("nvidia-cuda-nvcc", "13.0.88", [f"{TOOLKIT}/bin/nvcc"])
+    tree.install("nvidia-cuda-runtime", "13.0.96", [f"{TOOLKIT}/lib/libcudart.so.13"])
+    tree.program(f"{SITE}/triton/backends/nvidia/bin/ptxas", "12.8.93")
+    tree.install("triton", "3.6.0", ["triton/backends/nvidia/bin/ptxas"])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
@@ -37,8 +39,6 @@ class ElfFile:
     """One dynamically linked (or static) ELF file. `path` is relative to the audited root."""
 
     path: str
-    machine: int
-    soname: str
     needed: tuple[str, ...]
     search: tuple[str, ...]  # RPATH or RUNPATH entries, $ORIGIN not yet expanded
 
@@ -62,47 +62,41 @@ def is_elf(path: Path) -> bool:
 
 def read_elf(path: Path, name: str) -> ElfFile:
     """Linkage of one file. Raises NotElfError for a damaged one."""
-    with path.open("rb") as handle:
-        elf = _open(handle, name)
-        needed: list[str] = []
-        search: list[str] = []
-        soname = ""
-        dynamic = _dynamic(elf, name)
-        if dynamic is not None:
+    needed: list[str] = []
+    search: list[str] = []
+    with path.open("rb") as handle, _refusing_damage(name):
+        for section in ELFFile(handle).iter_sections():
+            if not isinstance(section, DynamicSection):
+                continue
             tag: Any  # its attributes depend on d_tag
-            for tag in dynamic.iter_tags():
+            for tag in section.iter_tags():
                 if tag.entry.d_tag == "DT_NEEDED":
                     needed.append(tag.needed)
-                elif tag.entry.d_tag == "DT_SONAME":
-                    soname = tag.soname
                 elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
                     text = tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
                     search.extend(part for part in text.split(":") if part)
-        machine = elf.header["e_machine"]
-        number = machine if isinstance(machine, int) else _machine_number(handle)
-        return ElfFile(name, number, soname, tuple(needed), tuple(search))
+    return ElfFile(name, tuple(needed), tuple(search))
 
 
 def read_symbols(path: Path, name: str) -> Symbols:
     """Dynamic symbols without their versions. Raises NotElfError for a damaged file."""
-    with path.open("rb") as handle:
-        elf = _open(handle, name)
+    defined: set[str] = set()
+    undefined: set[str] = set()
+    with path.open("rb") as handle, _refusing_damage(name):
+        elf = ELFFile(handle)
         section = next((s for s in elf.iter_sections() if s["sh_type"] == "SHT_DYNSYM"), None)
         if section is None:
             return Symbols(frozenset(), frozenset())
-        table = section.data()
         strings = elf.get_section(section["sh_link"]).data()
-    defined: set[str] = set()
-    undefined: set[str] = set()
-    for offset, info, _other, shndx, _value, _size in _SYMBOL.iter_unpack(table):
-        bind = info >> 4
-        if bind == _STB_LOCAL or not offset:
-            continue
-        text = strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
-        if shndx != _SHN_UNDEF:
-            defined.add(text)
-        elif bind != _STB_WEAK:
-            undefined.add(text)
+        for offset, info, _other, shndx, _value, _size in _SYMBOL.iter_unpack(section.data()):
+            bind = info >> 4
+            if bind == _STB_LOCAL or not offset:
+                continue
+            text = strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
+            if shndx != _SHN_UNDEF:
+                defined.add(text)
+            elif bind != _STB_WEAK:
+                undefined.add(text)
     return Symbols(frozenset(defined), frozenset(undefined))
 
 
@@ -135,23 +129,12 @@ def cubin_compiler(code: bytes) -> str:
     return f"{release // 10}.{release % 10}" if release >= 100 else ""
 
 
-def _open(handle: BinaryIO, name: str) -> ELFFile:
+@contextmanager
+def _refusing_damage(name: str) -> Iterator[None]:
+    """pyelftools meets a damaged file with whatever its parser stumbles over."""
     try:
-        return ELFFile(handle)
-    except (ELFError, ValueError, struct.error) as exc:
+        yield
+    except (ELFError, ArithmeticError, AssertionError, LookupError, AttributeError) as exc:
+        raise NotElfError(f"{name}: {exc or type(exc).__name__}") from None
+    except (TypeError, ValueError, struct.error) as exc:
         raise NotElfError(f"{name}: {exc}") from None
-
-
-def _machine_number(handle: BinaryIO) -> int:
-    handle.seek(18)
-    return int(struct.unpack("<H", handle.read(2))[0])
-
-
-def _dynamic(elf: ELFFile, name: str) -> DynamicSection | None:
-    try:
-        for section in elf.iter_sections():
-            if isinstance(section, DynamicSection):
-                return section
-    except (ELFError, ValueError, struct.error) as exc:
-        raise NotElfError(f"{name}: {exc}") from None
-    return None

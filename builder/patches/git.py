@@ -11,6 +11,8 @@ from builder.proc import require, run
 IDENTITY = "DDTree patches"
 EMAIL = "patches@ddtree.invalid"
 
+# The user's files are switched off by the environment; this is for git < 2.32, which does not know
+# GIT_CONFIG_GLOBAL, and for what a person sets in the scratch tree's own .git/config.
 _CONFIG = {
     "commit.gpgSign": "false",
     "core.attributesFile": os.devnull,

@@ -53,14 +53,20 @@ class Sorted:
 
 def load_exceptions(text: str) -> list[KnownFinding]:
     """Raises ExceptionsError for an unknown key or an entry without a reason."""
+    try:
+        entries = tomllib.loads(text).get("exception", [])
+    except tomllib.TOMLDecodeError as exc:
+        raise ExceptionsError(f"not valid TOML: {exc}") from None
     found = []
-    for number, entry in enumerate(tomllib.loads(text).get("exception", []), 1):
+    for number, entry in enumerate(entries, 1):
         unknown = set(entry) - _KEYS
-        if unknown or not entry.get("files") or not str(entry.get("reason", "")).strip():
-            raise ExceptionsError(
-                f"exception {number}: "
-                + (f"unknown key {min(unknown)}" if unknown else "files and reason are required")
-            )
+        if unknown:
+            raise ExceptionsError(f"exception {number}: unknown key {min(unknown)}")
+        if (
+            not all(entry.get(key) for key in ("code", "files"))
+            or not entry.get("reason", "").strip()
+        ):
+            raise ExceptionsError(f"exception {number}: code, files and reason are required")
         found.append(
             KnownFinding(
                 code=entry["code"],

@@ -107,6 +107,7 @@ def test_an_engine_works_and_leaves_the_host_as_it_was(
         left = engine.client.containers.create(image, ["sleep", "1000"])
         left.start()
     assert settle(separate, before) == before
+    assert list((layout_of(separate).data / "containers").iterdir()) == []
     with acquire(separate, shared, "private", need_gib=1) as engine:
         assert [i.tags for i in engine.client.images.list()]  # images stay
         assert engine.client.containers.list(all=True) == []  # containers do not

@@ -114,11 +114,16 @@ def shared_library(
     scratch.mkdir(parents=True)
     try:
         for name in needed:
-            _gcc(["-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c", "/dev/null"], scratch / name)
+            _gcc(
+                ["-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c", "/dev/null"],
+                scratch / name,
+            )
         source = "".join(f"void {name}(void){{}}\n" for name in defined)
         source += "".join(f"extern void {name}(void);\n" for name in undefined)
         calls = "".join(f"{name}();" for name in undefined)
-        source += f"void entry_of_{path.stem.replace('.', '_').replace('-', '_')}(void){{{calls}}}\n"
+        source += (
+            f"void entry_of_{path.stem.replace('.', '_').replace('-', '_')}(void){{{calls}}}\n"
+        )
         (scratch / "code.c").write_text(source)
         flags = ["-shared", "-nostdlib", "-fPIC", "-Wl,--no-as-needed", "-Wl,--build-id=none"]
         flags += [f"-Wl,-soname,{soname or path.name}"]
@@ -237,7 +242,9 @@ def _torch(tree: Tree) -> None:
         needed=["libc10.so", "libcudart.so.13"],
         runpath="$ORIGIN:$ORIGIN/../../nvidia/cu13/lib",
     )
-    version = "from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n"
+    version = (
+        "from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n"
+    )
     tree.write(f"{SITE}/torch/version.py", version)
     tree.install("torch", "2.11.0", ["torch/lib/libc10.so", "torch/lib/libtorch_cpu.so"])
 

@@ -42,9 +42,12 @@ PACKAGES = {
     "sglang/gone.py": b"old\ntext\n",
     "sglang/windows.txt": b"one\r\ntwo\r\nthree\r\n",
     "sglang/no_newline.txt": b"first\nlast",
-    "sglang/latin1.txt": "caf\u00e9\nth\u00e9\n".encode("latin-1"),
+    "sglang/latin1.txt": "caf\u00e9\n\nth\u00e9\n".encode("latin-1"),
     "sglang/run.sh": b"#!/bin/sh\nexit 0\n",
     "sglang/empty.txt": b"",
+    # What a scratch tree must not obey.
+    "sglang/.gitattributes": b"*.txt text eol=lf\n*.py -diff\n",
+    "sglang/.gitignore": b"empty.txt\nnew/\n",
     "tools/tag.py": b"tag = 1\n",
 }
 EXECUTABLE = {"sglang/run.sh"}
@@ -66,7 +69,7 @@ AFTER_FIRST = {
 }
 AFTER_SECOND = {
     **{name: data for name, data in AFTER_FIRST.items() if name != "sglang/gone.py"},
-    "sglang/latin1.txt": "caf\u00e9\nmat\u00e9\n".encode("latin-1"),
+    "sglang/latin1.txt": "caf\u00e9\n\nmat\u00e9\n".encode("latin-1"),
     "sglang/new/hook.py": b"new = True\n",
     "sglang/new/run.sh": b"#!/bin/sh\n",
 }

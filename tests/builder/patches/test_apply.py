@@ -162,6 +162,7 @@ def test_hunks_that_overlap_or_do_not_add_up_are_malformed() -> None:
     second = hunk[hunk.index("\n@@") + 1 :]
     for spoiled in (
         EDIT_A.diff.replace(second, hunk[: hunk.index("\n@@") + 1]),
+        EDIT_A.diff.replace(second, hunk[: hunk.index("\n@@") + 1].replace("+2,7", "+9,7")),
         EDIT_A.diff.replace("@@ -28,6 +28,7 @@", "@@ -28,6 +29,7 @@"),
     ):
         assert spoiled != EDIT_A.diff

@@ -87,7 +87,7 @@ def commit(folder: Path, message: str) -> None:
     git(folder, "commit", "--quiet", "-m", message)
 
 
-def test_the_work_tree_is_the_patched_tree_with_one_commit_a_patch(dir_: Path) -> None:
+def test_the_work_tree_is_the_patched_tree_with_one_commit_a_patch(lab: Lab, dir_: Path) -> None:
     files = {
         path.relative_to(dir_).as_posix(): path
         for path in dir_.rglob("*")
@@ -95,8 +95,10 @@ def test_the_work_tree_is_the_patched_tree_with_one_commit_a_patch(dir_: Path) -
     }
     assert {name: path.read_bytes() for name, path in files.items()} == AFTER_SECOND
     assert {n for n, p in files.items() if p.stat().st_mode & 0o111} == NEW_EXECUTABLE
-    log = git(dir_, "log", "--format=%s|%an|%at", f"{scratch.BASE_TAG}..HEAD").splitlines()
+    log = git(dir_, "log", "--format=%s|%at|%ct", f"{scratch.BASE_TAG}..HEAD").splitlines()
     assert [line.split("|")[0] for line in log] == ["Second change: new and gone", "First change"]
+    epoch = str(lab.shared.source_date_epoch)
+    assert {part for line in log for part in line.split("|")[1:]} == {epoch}
     body = git(dir_, "log", "-1", "--format=%b")
     assert body.strip() == (
         "Reason: the first line\n  and a second one, na\u00efve\nRemoval: when upstream has it"

@@ -36,7 +36,7 @@ def test_times_owners_order_empty_folders_and_other_mode_bits_do_not_count(tmp_p
         {**TREE, "b/x.py": TreeFile(b"x\n", executable=True)},
         {**TREE, "b/z.py": TreeFile(b"")},
         {name: file for name, file in TREE.items() if name != "a.sh"},
-        {("c" + name if name == "b/x.py" else name): file for name, file in TREE.items()},
+        {name.replace("x.py", "y.py"): file for name, file in TREE.items()},
     ],
     ids=["content", "execute bit", "one more", "one less", "renamed"],
 )

@@ -1,0 +1,311 @@
+"""Deliberately broken trees: each breaks one promise, and the audit must say which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.builder.inside.tree import (
+    C10_CALL,
+    PYTHON,
+    SITE,
+    TOOLKIT,
+    Tree,
+    cubin,
+    ptx,
+)
+
+OLD_CHECK = "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
+COMMON_OPS = "sgl_kernel/common_ops.abi3.so"
+KERNELS = f"{SITE}/ddtree_overlay/kernels"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What is done to a clean tree, the code that must be found, and a word of its evidence."""
+
+    code: str
+    what: str
+    break_it: Callable[[Tree], object]
+    evidence: str
+    target: dict[str, Any] = field(default_factory=dict)
+
+
+def _remove(path: str) -> Callable[[Tree], object]:
+    def act(tree: Tree) -> None:
+        (tree.root / path).unlink()
+
+    return act
+
+
+def _write(path: str, content: str | bytes) -> Callable[[Tree], object]:
+    return lambda tree: tree.write(path, content)
+
+
+def _replace(path: str, old: str, new: str) -> Callable[[Tree], object]:
+    def act(tree: Tree) -> None:
+        file = tree.root / path
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    return act
+
+
+def _ops(**options: Any) -> Callable[[Tree], object]:
+    return lambda tree: tree.library(COMMON_OPS, **options)
+
+
+def _cut(tree: Tree) -> None:
+    path = tree.site / COMMON_OPS
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _both_own(tree: Tree) -> None:
+    tree.install("first", "1", extra={"shared.py": "one"})
+    tree.install("second", "1", extra={"shared.py": "two"})
+
+
+CORPUS = [
+    Broken("LNK001", "a CUDA 12 library", _ops(needed=["libcudart.so.12"]), "libcudart.so.12"),
+    Broken("LNK001", "cuFFT of CUDA 12", _ops(needed=["libcufft.so.11"]), "CUDA 12"),
+    Broken("LNK001", "a hashed name", _ops(needed=["libnvjpeg.36e11081.so.12"]), "CUDA 12"),
+    Broken("LNK002", "a library nobody has", _ops(needed=["libnowhere.so.1"]), "libnowhere.so.1"),
+    Broken(
+        "LNK002",
+        "a library that lies elsewhere",
+        lambda tree: (
+            tree.library("other/lib/libother.so"),
+            tree.library(COMMON_OPS, needed=["libother.so"]),
+        ),
+        "libother.so",
+    ),
+    Broken("LNK003", "a library that was cut off", _cut, "damaged"),
+    Broken(
+        "ABI001",
+        "an extension of another torch",
+        _ops(needed=["libc10.so"], undefined=["_ZN3c103newEv"]),
+        "_ZN3c103newEv",
+    ),
+    Broken(
+        "ABI001",
+        "a stable-ABI shim that this torch lacks",
+        _ops(needed=["libc10.so"], undefined=["torch_call_dispatcher"]),
+        "torch_call_dispatcher",
+    ),
+    Broken(
+        "ABI002",
+        "the old std::string",
+        _ops(needed=["libc10.so"], undefined=[C10_CALL, OLD_CHECK]),
+        OLD_CHECK,
+    ),
+    Broken(
+        "ABI003",
+        "built for the neighbouring torch",
+        _replace(f"{SITE}/ddtree_overlay/_build_info.json", "2.11.0+cu130", "2.10.0+cu128"),
+        "2.10.0+cu128",
+    ),
+    Broken("ABI003", "no stamp", _remove(f"{SITE}/ddtree_overlay/_build_info.json"), "no stamp"),
+    Broken(
+        "ABI004",
+        "torch of another CUDA",
+        _replace(f"{SITE}/torch/version.py", "'13.0'", "'12.8'"),
+        "'12.8'",
+    ),
+    Broken(
+        "ABI004",
+        "a CPU build of torch",
+        _replace(f"{SITE}/torch/version.py", "'13.0'", "None"),
+        "None",
+    ),
+    Broken(
+        "ABI004",
+        "another torch than pinned",
+        lambda tree: tree.write(
+            f"{SITE}/torch/version.py", "__version__ = '2.12.0+cu130'\ncuda = '13.0'\n"
+        ),
+        "2.12.0",
+    ),
+    Broken("KRN001", "sm_120 missing", _remove(f"{KERNELS}/build_tree.sm_120.cubin"), "sm_120"),
+    Broken("KRN001", "no PTX", _remove(f"{KERNELS}/build_tree.compute_120.ptx"), "compute_120"),
+    Broken(
+        "KRN001",
+        "named sm_120, holds sm_90",
+        _write(f"{KERNELS}/build_tree.sm_120.cubin", cubin("sm_90")),
+        "sm_90",
+    ),
+    Broken(
+        "KRN001",
+        "sm_120a does not run on its neighbours",
+        _write(f"{KERNELS}/build_tree.sm_120.cubin", cubin("sm_120a")),
+        "sm_120a",
+    ),
+    Broken(
+        "KRN001",
+        "not a cubin",
+        _write(f"{KERNELS}/build_tree.sm_120.cubin", b"text" * 40),
+        "unreadable",
+    ),
+    Broken(
+        "KRN001",
+        "an architecture that is not pinned",
+        _write(f"{KERNELS}/build_tree.sm_121.cubin", cubin("sm_121")),
+        "sm_121",
+    ),
+    Broken(
+        "KRN002",
+        "another NVRTC",
+        _write(f"{KERNELS}/build_tree.sm_120.cubin", cubin("sm_120", "12.8.93")),
+        "12.8.93",
+    ),
+    Broken(
+        "KRN002",
+        "PTX of another NVRTC",
+        _write(f"{KERNELS}/build_tree.compute_120.ptx", ptx(release="13.3.10")),
+        "13.3.10",
+    ),
+    Broken("MIX001", "a suffix", lambda t: t.install("nvidia-nccl-cu12", "2.28.9"), "CUDA 12"),
+    Broken("MIX001", "cuda12x", lambda t: t.install("cupy-cuda12x", "14.0"), "CUDA 12"),
+    Broken("MIX001", "a local version", lambda t: t.install("ext", "0.4.5+cu129"), "CUDA 12"),
+    Broken("MIX001", "bindings", lambda t: t.install("cuda-bindings", "12.9.4"), "CUDA 12"),
+    Broken(
+        "MIX001",
+        "no suffix, known by its folder",
+        lambda tree: tree.install(
+            "nvidia-cuda-nvcc-next", "14.1.2", extra={"nvidia/cu14/bin/nvcc": ""}
+        ),
+        "CUDA 14",
+    ),
+    Broken("MIX002", "a library of CUDA 12", lambda t: t.library("x/libcublas.so.12"), "CUDA 12"),
+    Broken(
+        "MIX002",
+        "a link to one",
+        lambda tree: (tree.site / "libcudart.so.12").symlink_to("/usr/lib/libcudart.so.12"),
+        "CUDA 12",
+    ),
+    Broken(
+        "REG001",
+        "the enum without DDTREE",
+        _replace(f"{SITE}/sglang/srt/speculative/spec_info.py", "DDTREE", "EAGLE"),
+        "DDTREE",
+    ),
+    Broken(
+        "REG002",
+        "a field missing",
+        _replace(f"{SITE}/sglang/srt/server_args.py", "speculative_ddtree_topk", "other"),
+        "speculative_ddtree_topk",
+    ),
+    Broken(
+        "REG003",
+        "an import that fails",
+        _write("opt/ddtree/venv/bin/python", "#!/bin/sh\necho ImportError: boom >&2\nexit 1\n"),
+        "boom",
+    ),
+    Broken(
+        "REG003",
+        "another SGLang is imported than lies there",
+        _write("opt/ddtree/venv/bin/python", PYTHON.replace("speculative_ddtree_budget", "x")),
+        "speculative_ddtree_budget",
+    ),
+    Broken("JIT001", "no compiler", _remove("usr/bin/g++"), "C++"),
+    Broken("JIT001", "no Python headers", _remove("usr/include/python3.11/Python.h"), "headers"),
+    Broken("JIT001", "no ninja", _remove("opt/ddtree/venv/bin/ninja"), "ninja"),
+    Broken("JIT001", "no cicc", _remove(f"{SITE}/{TOOLKIT}/nvvm/bin/cicc"), "toolkit"),
+    Broken("JIT001", "no lib64", _remove(f"{SITE}/{TOOLKIT}/lib64"), "toolkit"),
+    Broken("JIT001", "no libcudart.so", _remove(f"{SITE}/{TOOLKIT}/lib/libcudart.so"), "toolkit"),
+    Broken("JIT001", "no CCCL", _remove(f"{SITE}/{TOOLKIT}/include/cccl/cuda/std/version"), "CCCL"),
+    Broken(
+        "JIT001",
+        "absent, and no stand-in",
+        lambda tree: None,
+        "without a reason",
+        {"toolchain": {"source": "absent", "home": "", "components": {}, "reason": ""}},
+    ),
+    Broken(
+        "JIT002",
+        "nvcc of another minor",
+        lambda tree: tree.program(f"{SITE}/{TOOLKIT}/bin/nvcc", "13.3.33"),
+        "13.3.33",
+    ),
+    Broken(
+        "JIT002",
+        "ptxas of another minor",
+        lambda tree: tree.program(f"{SITE}/{TOOLKIT}/bin/ptxas", "13.5.1"),
+        "13.5.1",
+    ),
+    Broken(
+        "JIT002",
+        "cicc of another minor",
+        _replace(f"{SITE}/{TOOLKIT}/nvvm/bin/cicc", "release 13.0, V13.0", "release 13.5, V13.5"),
+        "13.5.88",
+    ),
+    Broken(
+        "JIT002",
+        "headers of another minor",
+        _write(f"{SITE}/{TOOLKIT}/include/cuda_runtime_api.h", "#define CUDART_VERSION 12080\n"),
+        "12.8",
+    ),
+    Broken(
+        "JIT002",
+        "a component that is not the pinned one",
+        lambda tree: None,
+        "13.0.99",
+        {
+            "toolchain": {
+                "source": "wheels",
+                "home": TOOLKIT,
+                "components": {"nvidia-cuda-nvcc": "13.0.99"},
+            }
+        },
+    ),
+    Broken(
+        "JIT003",
+        "Triton's ptxas too old for sm_120",
+        lambda tree: tree.program(f"{SITE}/triton/backends/nvidia/bin/ptxas", "12.4.99"),
+        "12.4.99",
+    ),
+    Broken(
+        "DST001",
+        "a requirement not met",
+        lambda tree: tree.install("needy", "1", requires=["torch>=3"]),
+        "torch>=3",
+    ),
+    Broken(
+        "DST001",
+        "a requirement behind a licence text with empty lines",
+        lambda tree: tree.install("needy", "1", requires=["absent-one"]),
+        "nothing",
+    ),
+    Broken(
+        "DST001",
+        "an override that does not hold itself",
+        lambda tree: None,
+        "torch==2.9.1",
+        {"overridden": ["torch==2.9.1"]},
+    ),
+    Broken(
+        "DST001",
+        "an excluded distribution that is there",
+        lambda tree: tree.install("unwanted", "1"),
+        "exclude it",
+        {"excluded": [{"distribution": "Unwanted", "reason": "because"}]},
+    ),
+    Broken("DST002", "one file of two distributions", _both_own, "shared.py"),
+    Broken(
+        "DST003",
+        "a recorded file is gone",
+        lambda tree: (
+            tree.install("holey", "1", extra={"holey.py": ""}),
+            (tree.site / "holey.py").unlink(),
+        ),
+        "holey.py",
+    ),
+    Broken(
+        "DST004",
+        "an installed wheel was patched",
+        _replace(f"{SITE}/sglang/srt/server_args.py", "ServerArgs", "ServerArgs  "),
+        "differs",
+    ),
+    Broken("SIZ001", "over the budget", lambda tree: None, "exceed", {"budget_gib": 1e-6}),
+]

@@ -1,0 +1,75 @@
+"""Each rule catches its broken trees and passes the clean one."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.inside.audit.rules import RULES
+from builder.inside.audit.run import audit
+from tests.builder.inside.audit.corpus import CORPUS, Broken
+from tests.builder.inside.tree import Tree
+
+
+@pytest.mark.parametrize("broken", CORPUS, ids=lambda b: f"{b.code}-{b.what}")
+def test_a_broken_tree_is_caught(tree: Tree, broken: Broken) -> None:
+    broken.break_it(tree)
+    outcome = audit(tree.context(import_checks=True, **broken.target), RULES, [])
+    hits = [f for f in outcome.result.errors if f.code == broken.code]
+    assert hits, f"{broken.what}: not found among {outcome.result.errors}"
+    assert any(broken.evidence in f"{f.file} {f.evidence}" for f in hits), hits
+    assert all(f.remedy for f in hits)
+    assert not outcome.passed
+
+
+def test_a_clean_tree_gives_no_finding_and_every_rule_looks(tree: Tree) -> None:
+    outcome = audit(tree.context(import_checks=True), RULES, [])
+    assert outcome.result.errors == ()
+    assert outcome.skipped == ()
+    assert all(outcome.context.checked[rule.code] for rule in RULES)
+
+
+def test_every_code_has_a_broken_tree() -> None:
+    assert {rule.code for rule in RULES} | {"ABI002"} == {broken.code for broken in CORPUS}
+
+
+STAND_IN = {
+    "name": "cu130-stand-in",
+    "stand_in": True,
+    "stand_in_reason": "tests",
+    "toolchain": {"source": "absent", "home": "", "components": {}, "reason": "not published"},
+}
+
+
+def test_a_stand_in_may_lack_the_toolkit_with_a_reason(tree: Tree) -> None:
+    outcome = audit(tree.context(import_checks=True, **STAND_IN), RULES, [])
+    assert outcome.result.errors == ()
+    assert [rule.code for rule in outcome.skipped] == ["JIT002"]
+    assert outcome.context.notes["toolkit"] == "absent: not published"
+
+
+def test_an_override_waives_what_it_replaces(tree: Tree) -> None:
+    tree.install("old", "1", requires=["torch<2"])
+    context = tree.context(overridden=["torch==2.11.0"])
+    outcome = audit(context, RULES, [])
+    assert not [f for f in outcome.result.errors if f.code == "DST001"]
+    assert context.notes["waived_requirements"] == ["old: torch<2 (override torch==2.11.0)"]
+
+
+def test_an_exclusion_waives_what_needs_it(tree: Tree) -> None:
+    tree.install("old", "1", requires=["nvidia-cuda-nvdisasm>=13.3"])
+    excluded = [{"distribution": "nvidia-cuda-nvdisasm", "reason": "nothing loads it"}]
+    outcome = audit(tree.context(excluded=excluded), RULES, [])
+    assert not [f for f in outcome.result.errors if f.code == "DST001"]
+
+
+def test_one_content_recorded_by_two_owners_is_harmless(tree: Tree) -> None:
+    """NVIDIA's packages all bring the same nvidia/__init__.py."""
+    tree.install("first", "1", extra={"shared.py": "same"})
+    tree.install("second", "1", extra={"shared.py": "same"})
+    outcome = audit(tree.context(), RULES, [])
+    assert not [f for f in outcome.result.errors if f.code == "DST002"]
+
+
+def test_import_checks_are_not_run_unasked(tree: Tree) -> None:
+    outcome = audit(tree.context(), RULES, [])
+    assert [rule.code for rule in outcome.skipped] == ["REG003"]

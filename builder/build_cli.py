@@ -9,7 +9,7 @@ from builder import console
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
 from builder.pins import Target
-from builder.pipeline import BuildOptions, BuildResult, as_json, build, preflight
+from builder.pipeline import BuildOptions, BuildResult, as_json, build, disk_need, preflight
 from builder.project import Project
 from builder.sources.cli import add_source_options, chosen_mirrors
 from builder.target_options import add_target_options, chosen_targets
@@ -67,7 +67,8 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     )
     (target,) = chosen_targets(args, project)
     preflight(project, target, options)
-    with acquire(project, target.shared, args.engine) as engine:
+    need = disk_need(project, target)
+    with acquire(project, target.shared, args.engine, need_gib=need) as engine:
         result = build(project, target, engine, options)
         private = engine.kind == "private"
     if args.json:

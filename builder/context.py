@@ -102,6 +102,20 @@ def stage(
     return Context(folder, build_id, document)
 
 
+def large_layers(project: Project, target: Target) -> str:
+    """Hex SHA-256 over what the dependencies layer is made from; same value, same cached layer."""
+    digest = hashlib.sha256()
+    steps = [project.root / "builder" / "inside" / name for name in _EARLY_STEPS]
+    for path in (
+        target.dockerfile(project),
+        target.lock_file(project),
+        project.images / "prune.toml",
+        *steps,
+    ):
+        digest.update(sha256_file(path).encode())
+    return digest.hexdigest()
+
+
 def _link(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)

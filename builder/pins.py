@@ -89,6 +89,7 @@ class EnginePins(_Table):
     runc_suite: Text
     runc_packages: tuple[Text, ...] = Field(strict=False)
     disk_gib: int = Field(gt=0)
+    cache_gib: int = Field(gt=0)
 
 
 class BudgetPins(_Table):

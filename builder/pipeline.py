@@ -15,7 +15,7 @@ import docker.errors
 from builder import console
 from builder.bake import BakeTarget, run_bake
 from builder.base import Base, ensure_base
-from builder.context import Context, describe_target, stage
+from builder.context import Context, describe_target, large_layers, stage
 from builder.engine import Engine
 from builder.errors import BuildFailedError
 from builder.lock import check_lock
@@ -27,6 +27,9 @@ from builder.render import check_render
 from builder.sources.artifacts import check_sources, fetch_artifacts
 from builder.sources.index import builder_tools, fetch_sglang_wheel
 from builder.sources.wheelhouse import verify
+
+# An overlay edit writes two small layers and the image's configuration.
+REBUILD_GIB = 4
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,22 @@ def preflight(project: Project, target: Target, options: BuildOptions) -> None:
     if options.wheelhouse is not None:
         verify(project, target, options.wheelhouse)
     elif target.sources:
-        check_sources(target, options.mirrors, None)
+        check_sources(target, options.mirrors, project=project)
+
+
+def disk_need(project: Project, target: Target) -> int | None:
+    """GiB that the build needs free: little where the large layers were built before.
+
+    None means the pinned need of a first build.
+    """
+    record = _large_layers_record(project, target)
+    if record.exists() and record.read_text() == large_layers(project, target):
+        return REBUILD_GIB
+    return None
+
+
+def _large_layers_record(project: Project, target: Target) -> Path:
+    return project.cache / "reports" / f"{target.name}.layers"
 
 
 def build(project: Project, target: Target, engine: Engine, options: BuildOptions) -> BuildResult:
@@ -114,6 +132,7 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
             proof = prove(engine, target, candidate, context.build_id)
         _tag(engine, candidate, reference)
         _tag(engine, candidate, local)
+        _large_layers_record(project, target).write_text(large_layers(project, target))
     finally:
         engine.client.images.remove(candidate, noprune=True)
     return _result(target, engine, context, base, reference, begin, proof, up_to_date=False)

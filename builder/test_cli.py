@@ -14,7 +14,7 @@ from builder.engine.cli import add_engine_option
 from builder.errors import ChecksFailedError
 from builder.lock import check_lock
 from builder.pins import Target, all_targets
-from builder.pipeline import BuildOptions, build, preflight
+from builder.pipeline import BuildOptions, build, disk_need, preflight
 from builder.project import Project
 from builder.render import check_render
 
@@ -119,7 +119,8 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
         no_cache=False,
     )
     preflight(project, target, choice)
-    with acquire(project, target.shared, options.engine) as engine:
+    need = disk_need(project, target)
+    with acquire(project, target.shared, options.engine, need_gib=need) as engine:
         first = build(project, target, engine, choice)
         with console.step("a second build with no change"):
             again = build(project, target, engine, choice)

@@ -116,7 +116,7 @@ def _private(project: Project, shared: SharedPins, need_gib: int) -> Iterator[En
             f"the private Docker engine's packages cannot be had: {exc.what}",
             f"{exc.remedy}; or install Docker Engine with buildx",
         ) from None
-    with running(place, unpacked, keep_gib=shared.engine.disk_gib * 3 // 4) as started:
+    with running(place, unpacked, keep_gib=shared.engine.cache_gib) as started:
         versions = engine_versions(started.client)
         for name in ("buildx", "compose"):
             versions[name] = plugin_version(started.cli, name, started.env) or "absent"

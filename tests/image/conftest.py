@@ -85,6 +85,7 @@ def mounted_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
             destination = folder / file
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(file.locate()), destination)
+    folder.chmod(0o755)  # pytest makes 0700; the container's user is another one
     return folder
 
 

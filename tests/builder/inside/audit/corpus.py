@@ -62,6 +62,16 @@ def _cut(tree: Tree) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _elsewhere(tree: Tree) -> None:
+    tree.library("other/lib/libother.so")
+    tree.library(COMMON_OPS, needed=["libother.so"])
+
+
+def _hole(tree: Tree) -> None:
+    tree.install("holey", "1", extra={"holey.py": ""})
+    (tree.site / "holey.py").unlink()
+
+
 def _both_own(tree: Tree) -> None:
     tree.install("first", "1", extra={"shared.py": "one"})
     tree.install("second", "1", extra={"shared.py": "two"})
@@ -75,10 +85,7 @@ CORPUS = [
     Broken(
         "LNK002",
         "a library that lies elsewhere",
-        lambda tree: (
-            tree.library("other/lib/libother.so"),
-            tree.library(COMMON_OPS, needed=["libother.so"]),
-        ),
+        _elsewhere,
         "libother.so",
     ),
     Broken("LNK003", "a library that was cut off", _cut, "damaged"),
@@ -295,10 +302,7 @@ CORPUS = [
     Broken(
         "DST003",
         "a recorded file is gone",
-        lambda tree: (
-            tree.install("holey", "1", extra={"holey.py": ""}),
-            (tree.site / "holey.py").unlink(),
-        ),
+        _hole,
         "holey.py",
     ),
     Broken(

@@ -22,6 +22,8 @@ from builder.proc import end_group
 # Exit code of `python -m builder.inside.audit` when it has findings.
 AUDIT_EXIT = AuditFailedError.exit_code
 _EXIT_CODE = re.compile(r"did not complete successfully: exit code: (\d+)")
+# "#20 21.2 LNK001 FILE: EVIDENCE"; the rows of the audit's table are indented further.
+_FINDING = re.compile(r"^#\d+ [\d.]+ ([A-Z]{3}\d{3} \S.*)")
 _KEPT_LINES = 400
 
 
@@ -97,10 +99,8 @@ def failure(lines: list[str], log: Path, returncode: int) -> BuildFailedError | 
             "`python build.py engine prune` for the private engine)",
         )
     if AUDIT_EXIT in codes:
-        findings = [
-            line.split(" ", 2)[-1] for line in lines if re.search(r"\b[A-Z]{2,8}\d{3}\b", line)
-        ]
-        first = f"; first finding: {findings[0].strip()}" if findings else ""
+        findings = [m.group(1) for line in lines for m in [_FINDING.match(line)] if m]
+        first = f"; {len(findings)} in all, the first: {findings[0]}" if findings else ""
         return AuditFailedError(
             f"the audit of the built file system has findings{first}", f"see the table in {log}"
         )

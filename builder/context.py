@@ -58,7 +58,7 @@ def describe_target(
         "sources": [{"name": s.name, "url": s.url, "sha256": s.sha256} for s in target.sources],
         "sglang": sglang,
         "base": base,
-        "budget_gib": shared.budget.image_gib,
+        "budget_gib": target.budget.image_gib,
     }
 
 

@@ -108,7 +108,6 @@ class SharedPins(_Table):
     base: BasePins
     tools: ToolPins
     engine: EnginePins
-    budget: BudgetPins
 
 
 class CudaPins(_Table):
@@ -187,6 +186,7 @@ class VariantPins(_Table):
 
     variant: Annotated[str, StringConstraints(pattern=r"^cu[0-9]{3}$")]
     cuda: CudaPins
+    budget: BudgetPins
     torch: TorchPins
     kernels: KernelPins
     cubin: CubinPins
@@ -204,6 +204,7 @@ class Target:
     stand_in: bool
     shared: SharedPins
     cuda: CudaPins
+    budget: BudgetPins
     torch: TorchPins
     kernels: KernelPins
     cubin: CubinPins
@@ -321,6 +322,7 @@ def load_target(project: Project, variant: str, *, stand_in: bool = False) -> Ta
         stand_in=stand_in,
         shared=shared,
         cuda=pins.cuda,
+        budget=pins.budget,
         torch=swap.torch if swap else pins.torch,
         kernels=swap.kernels if swap else pins.kernels,
         cubin=pins.cubin,

@@ -65,7 +65,7 @@ def describe(project: Project, target: Target) -> dict[str, Any]:
         ],
         "toolchain": {"source": target.toolchain.source, **target.toolchain.components},
         "stages": [{"name": name, "does": does} for name, does in STAGES],
-        "budget_gib": shared.budget.image_gib,
+        "budget_gib": target.budget.image_gib,
     }
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import mmap
 import os
+import re
 import struct
 import sys
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def _rule(number: int, entry: dict[str, Any]) -> Rule:
         if path.startswith("/") or ".." in parts or not parts or parts[0] in ("*", "**"):
             raise PruneError(f"{where}: {path!r} must stay below one package of site-packages")
     architecture = entry.get("no_code_for", "")
-    if architecture and not architecture.removeprefix("sm_").isdigit():
+    if architecture and not re.fullmatch(r"sm_\d+", architecture):
         raise PruneError(f"{where}: no_code_for = {architecture!r} is no architecture like sm_120")
     return Rule(
         paths=tuple(entry["paths"]),

@@ -59,9 +59,9 @@ def test_no_index_of_the_host_means_no_settings() -> None:
     ("lines", "kind", "word"),
     [
         (
-            ["#9 ABI001 lib.so: NEEDED libcudart.so.12", "did not complete successfully: exit code: 51"],
+            ["#9 2.1   LNK001  1 FOUND  CUDA major", "#9 2.1 ABI001 lib.so: NEEDED libcudart.so.12", "did not complete successfully: exit code: 51"],
             AuditFailedError,
-            "ABI001",
+            "1 in all, the first: ABI001 lib.so",
         ),
         (["write /x: no space left on device"], DiskSpaceError, "disk"),
         (["#5 ERROR: process did not complete successfully: exit code: 2"], BuildFailedError, "exit code: 2"),

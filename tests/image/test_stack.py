@@ -72,7 +72,7 @@ def test_manifest_holds_every_pin(manifest: dict[str, Any], target: Target) -> N
 
 def test_image_is_within_its_budget(manifest: dict[str, Any], target: Target) -> None:
     total = manifest["sizes"]["total_bytes"]
-    assert 0 < total <= target.shared.budget.image_gib * 2**30
+    assert 0 < total <= target.budget.image_gib * 2**30
 
 
 def test_audit_report_is_in_the_image_and_clean(host: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,26 +12,31 @@ from builder.engine.lock import exclusive, is_free
 
 
 def test_the_second_waits_until_the_first_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "cache/engine-data.lock"
     events: list[str] = []
     said = threading.Event()
 
+    def warn(message: str) -> None:
+        events.append(message)
+        said.set()
+
     def second() -> None:
         with exclusive(lock):
             events.append("second")
-        said.set()
 
+    monkeypatch.setattr("builder.engine.lock.console.warn", warn)
+    waiter = threading.Thread(target=second, daemon=True)
     with exclusive(lock):
         assert not is_free(lock)
-        waiter = threading.Thread(target=second)
         waiter.start()
-        while "waiting" not in capsys.readouterr().err:
-            assert waiter.is_alive()
+        assert said.wait(30)
         events.append("first")
-    waiter.join()
-    assert events == ["first", "second"]
+    waiter.join(30)
+    assert events[1:] == ["first", "second"]
+    assert "waiting" in events[0]
+    assert str(os.getpid()) in events[0]
     assert is_free(lock)
 
 

@@ -107,6 +107,7 @@ def shared_library(
     needed: Sequence[str] = (),
     defined: Sequence[str] = (),
     undefined: Sequence[str] = (),
+    weak: Sequence[str] = (),
     runpath: str = "",
 ) -> None:
     """Compile one with gcc. NEEDED entries are satisfied at link time by empty stubs."""
@@ -120,7 +121,8 @@ def shared_library(
             )
         source = "".join(f"void {name}(void){{}}\n" for name in defined)
         source += "".join(f"extern void {name}(void);\n" for name in undefined)
-        calls = "".join(f"{name}();" for name in undefined)
+        source += "".join(f"#pragma weak {name}\nextern void {name}(void);\n" for name in weak)
+        calls = "".join(f"{name}();" for name in (*undefined, *weak))
         source += (
             f"void entry_of_{path.stem.replace('.', '_').replace('-', '_')}(void){{{calls}}}\n"
         )

@@ -4,8 +4,8 @@
   python benchmarks/measure_build.py            cu130, in a cache of its own that is removed again
 
 Runs `build.py` as a user would, from a clone of this commit: a cold build (empty cache, so that the
-environment, the engine's packages, the base and every wheel are fetched), a build with no change, and
-a build after a one-line edit of the overlay. Wall-clock seconds of the whole command.
+environment, the engine's packages, the base and every wheel are fetched), a build with no change,
+and a build after a one-line edit of the overlay. Wall-clock seconds of the whole command.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def manifest(cache: Path, target: str) -> dict[str, Any]:
 def report(rows: list[tuple[str, float]], result: dict[str, Any], seen: dict[str, Any]) -> str:
     """The page."""
     sizes = seen["sizes"]
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"],
         capture_output=True,
@@ -72,11 +73,12 @@ def report(rows: list[tuple[str, float]], result: dict[str, Any], seen: dict[str
     lines = [
         "# Build times and sizes",
         "",
-        "Written by `python benchmarks/measure_build.py`: one machine, one sitting, wall-clock seconds of",
-        "the whole command (environment, engine start and stop included). Downloads come from whatever",
-        "package mirror the machine uses, so the cold build says as much about the network as about us.",
+        "Written by `python benchmarks/measure_build.py`: one machine, one sitting, wall-clock",
+        "seconds of the whole command (environment, engine start and stop included). Downloads",
+        "come from whatever package mirror the machine uses, so the cold build says as much about",
+        "the network as about us.",
         "",
-        f"- date: {datetime.datetime.now(datetime.timezone.utc).date().isoformat()}, commit {commit}",
+        f"- date: {today}, commit {commit}",
         f"- machine: {machine()}",
         f"- engine: {result['engine']}",
         f"- image: {result['reference']}, base {result['base'].split(':')[0]}",
@@ -95,8 +97,8 @@ def report(rows: list[tuple[str, float]], result: dict[str, Any], seen: dict[str
         "| largest distributions | MiB |",
         "|---|---|",
     ]
-    for entry in sizes["packages"][:TOP]:
-        lines.append(f"| {entry['name']} | {entry['bytes'] / 2**20:.0f} |")
+    largest = sorted(sizes["packages"].items(), key=lambda item: -item[1])[:TOP]
+    lines += [f"| {name} | {size / 2**20:.0f} |" for name, size in largest]
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from builder import console
 from builder.engine import Engine
-from builder.errors import AuditFailedError, BuildFailedError, DiskSpaceError
+from builder.errors import AuditFailedError, BuilderError, BuildFailedError, DiskSpaceError
 from builder.proc import end_group
 
 # Exit code of `python -m builder.inside.audit` when it has findings.
@@ -88,12 +88,12 @@ def host_secrets() -> Iterator[dict[str, Path]]:
         yield secrets
 
 
-def failure(lines: list[str], log: Path, returncode: int) -> BuildFailedError | AuditFailedError:
+def failure(lines: list[str], log: Path, returncode: int) -> BuilderError:
     """The error that a failed bake means, judged by what BuildKit printed."""
     codes = [int(m.group(1)) for line in lines for m in [_EXIT_CODE.search(line)] if m]
     text = "\n".join(lines)
     if "no space left on device" in text.lower():
-        raise DiskSpaceError(
+        return DiskSpaceError(
             "the engine ran out of disk space during the build",
             "free space on the engine's data root (`docker system prune`, or "
             "`python build.py engine prune` for the private engine)",

@@ -23,16 +23,16 @@ else:
     import tomli as tomllib
 
 # Pin -> (distribution in the lock, key in manifest.json, label below the project's prefix).
-_TRAILS: dict[str, tuple[str, str, str]] = {
-    "torch.version": ("torch", "torch.version", "torch"),
-    "torch.torchvision": ("torchvision", "distributions", ""),
-    "torch.torchaudio": ("torchaudio", "distributions", ""),
-    "torch.triton": ("triton", "distributions", ""),
-    "kernels.version": ("sglang-kernel", "distributions", ""),
-    "cuda.version": ("", "torch.cuda", "cuda"),
+TRAILS: dict[str, tuple[str, str, str]] = {
+    "torch.version": ("torch", "observed.torch", "torch"),
+    "torch.torchvision": ("torchvision", "observed.distributions.torchvision", ""),
+    "torch.torchaudio": ("torchaudio", "observed.distributions.torchaudio", ""),
+    "torch.triton": ("triton", "observed.distributions.triton", ""),
+    "kernels.version": ("sglang-kernel", "observed.sglang_kernel", ""),
+    "cuda.version": ("", "observed.torch_cuda", "cuda"),
     "cuda.driver_floor": ("", "pins.cuda.driver_floor", "driver-floor"),
-    "cubin.sass": ("", "cubins", "sass"),
-    "sglang.version": ("", "sglang.version", "sglang"),
+    "cubin.sass": ("", "observed.cubins", "sass"),
+    "sglang.version": ("", "observed.sglang", "sglang"),
     "sglang.patched_tree": ("", "sglang.patched_tree", "sglang.patched-tree"),
     "base.image": ("", "base", "base"),
 }
@@ -69,14 +69,14 @@ def _flatten(value: Any, prefix: str, path: Path, into: dict[str, tuple[Path, An
 def toml_line(path: Path, key: str) -> int:
     """Line number of a key in a TOML file (1-based), 0 when it cannot be told."""
     table, leaf = key.rpartition(".")[::2]
-    current = ""
+    current, unnamed = "", False
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        header = re.match(r"^\[+([^\]]+)\]+", line)
+        header = re.match(r"^(\[+)([^\]]+)\]+", line)
         if header:
-            current = header.group(1)
+            current, unnamed = header.group(2), header.group(1) == "[["
         named = re.match(r'^(?:name|distribution)\s*=\s*"([^"]+)"', line)
-        if named and not current.endswith(named.group(1)):
-            current = f"{current}.{named.group(1)}"
+        if named and unnamed:  # an array's entry is called by its name
+            current, unnamed = f"{current}.{named.group(1)}", False
         if re.match(rf'^"?{re.escape(leaf)}"?\s*=', line) and current == table:
             return number
     return 0
@@ -97,7 +97,7 @@ def trail(project: Project, target: Target, key: str) -> list[Step]:
     shown = value if isinstance(value, str) else str(value)
     line = toml_line(path, key)
     steps = [Step(f"{path.relative_to(project.root)}:{line}", f"{key} = {shown}")]
-    distribution, manifest, label = _TRAILS.get(key.removeprefix("stand_in."), ("", "", ""))
+    distribution, manifest, label = TRAILS.get(key.removeprefix("stand_in."), ("", "", ""))
     if distribution:
         steps.append(_lock_step(project, target, distribution))
     steps += _dockerfile_steps(project, target, value)

@@ -14,7 +14,7 @@ import docker.errors
 
 from builder import console
 from builder.bake import BakeTarget, run_bake
-from builder.base import Base, ensure_base
+from builder.base import Base, BasePreference, ensure_base
 from builder.context import Context, describe_target, large_layers, stage
 from builder.engine import Engine
 from builder.errors import BuildFailedError
@@ -38,7 +38,7 @@ class BuildOptions:
 
     mirrors: dict[str, str]
     wheelhouse: Path | None
-    prefer_base: str
+    prefer_base: BasePreference
     refresh_base: bool
     force: bool
     no_cache: bool

@@ -56,7 +56,8 @@ def _run(engine: Engine, reference: str, argv: list[str]) -> str:
             reference, argv, remove=True, network_mode="none", stdout=True, stderr=False
         )
     except docker.errors.ContainerError as exc:
-        text = (exc.stderr or b"").decode(errors="replace").strip().splitlines()
+        stderr = exc.stderr or b""
+        text = (stderr if isinstance(stderr, str) else stderr.decode(errors="replace")).splitlines()
         last = text[-1] if text else "no output"
         raise ProofFailedError(
             f"`docker run IMAGE {argv[0]}` exited with {exc.exit_status}: {last}",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder import console, proc
-from builder.engine import Engine, acquire
+from builder.engine import Engine, EngineMode, acquire
 from builder.engine.cli import add_engine_option
 from builder.errors import ChecksFailedError
 from builder.lock import check_lock
@@ -36,7 +36,7 @@ unchanged ones are reused.
 class Options:
     """What the command line may choose."""
 
-    engine: str
+    engine: EngineMode
     offline: bool
     tight: bool
 

@@ -15,9 +15,6 @@ from builder.engine.packages import Want
 from builder.pins import EnginePins
 
 _HOST_PROGRAMS = ("apt-get", "dpkg-deb", "ldd", "mount", "nsenter", "setpriv", "sh", "unshare")
-# slirp4netns of newer suites needs glibc 2.38, as runc does; Debian 12's run everywhere. iptables
-# goes with them: its libraries then come from one suite.
-_OF_OLDER_SUITE = ("iptables", "slirp4netns")
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,7 @@ def why_not_private(machine: Machine | None = None) -> Reason | None:
 
 def engine_wants(pins: EnginePins) -> list[Want]:
     """Packages of the private engine; the older suite comes last because its runc must win."""
-    older = sorted({*pins.runc_packages, *(p for p in pins.packages if p in _OF_OLDER_SUITE)})
-    newer = sorted(set(pins.packages) - set(older))
-    return [Want(pins.suite, tuple(newer)), Want(pins.runc_suite, tuple(older), libraries=True)]
+    return [
+        Want(pins.suite, tuple(sorted(pins.packages))),
+        Want(pins.runc_suite, tuple(sorted(pins.runc_packages)), libraries=True),
+    ]

@@ -40,8 +40,6 @@ def labels(manifest: dict[str, Any], target: Target) -> dict[str, str]:
         f"{_OCI}.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         **{f"{target.label_prefix}.{key}": value for key, value in ours.items()},
     }
-    if manifest["revision"] != "unknown":
-        found[f"{_OCI}.revision"] = manifest["revision"]
     if manifest["stand_in"]:
         found[f"{target.label_prefix}.stand-in.reason"] = manifest["stand_in_reason"]
     digest = re.fullmatch(r"(?P<name>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})", base["detail"])

@@ -14,6 +14,16 @@ from builder.inside.filesystem import FileSystem
 from builder.inside.target import Target
 
 LARGEST = 25
+_MORE_PINS = (
+    "base_image",
+    "budget_gib",
+    "excluded",
+    "overridden",
+    "python",
+    "resolve_before",
+    "sources",
+    "tools",
+)
 _SYSTEM = "(Debian and other files outside site-packages)"
 
 
@@ -40,7 +50,6 @@ def manifest(
         "stand_in_reason": target.stand_in_reason,
         "version": target.version,
         "build_id": raw["build_id"],
-        "revision": raw.get("revision", "unknown"),
         "source_date_epoch": target.source_date_epoch,
         "base": raw["base"],
         "sglang": {**raw["sglang"], "version": observed["sglang"]},
@@ -48,7 +57,7 @@ def manifest(
             key: raw[key]
             for key in ("cuda", "torch", "kernels", "cubin", "toolchain", "lock_sha256")
         }
-        | {key: raw[key] for key in ("excluded", "overridden", "sources") if key in raw},
+        | {key: raw[key] for key in _MORE_PINS if key in raw},
         "observed": observed,
         "sizes": sizes(files),
         "pruned": {key: pruned[key] for key in ("bytes", "files", "rules")},

@@ -119,10 +119,9 @@ def run_in(container: Container) -> Callable[..., Ran]:
     """Run a command in the idle container."""
 
     def run(*argv: str, env: dict[str, str] | None = None, user: str = "") -> Ran:
-        code, (out, err) = container.exec_run(
-            list(argv), demux=True, environment=env or {}, user=user
-        )
-        return Ran(int(code), (out or b"").decode(), (err or b"").decode())
+        ran: Any = container.exec_run(list(argv), demux=True, environment=env or {}, user=user)
+        out, err = ran.output
+        return Ran(int(ran.exit_code), (out or b"").decode(), (err or b"").decode())
 
     return run
 

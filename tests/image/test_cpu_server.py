@@ -67,7 +67,7 @@ def server(
         image,
         ["serve", "--model-path", "/models/tiny", *CPU_ARGUMENTS],
         detach=True,
-        ports={"30000/tcp": ("127.0.0.1", None)},
+        ports={"30000/tcp": ("127.0.0.1", 0)},
         environment={"PYTHONPATH": "/shim"},
         shm_size="1g",
         volumes={
@@ -77,7 +77,8 @@ def server(
     )
     try:
         container.reload()
-        port = container.ports["30000/tcp"][0]["HostPort"]
+        published: Any = container.ports["30000/tcp"]
+        port = published[0]["HostPort"]
         address = f"http://127.0.0.1:{port}"
         wait_until_ready(container, address)
         yield address

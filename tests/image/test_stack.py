@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from builder.explain import TRAILS
 from builder.pins import Target
+from builder.project import default_project, sha256_file
 from tests.image.conftest import Ran
 
 pytestmark = pytest.mark.docker
@@ -63,11 +65,21 @@ def test_labels_say_what_is_there(
 def test_manifest_holds_every_pin(manifest: dict[str, Any], target: Target) -> None:
     pins = manifest["pins"]
     assert pins["torch"]["version"] == target.torch.version
-    assert pins["lock_sha256"] == manifest["pins"]["lock_sha256"]
-    assert len(pins["lock_sha256"]) == 64
+    assert pins["lock_sha256"] == sha256_file(target.lock_file(default_project()))
     assert manifest["sglang"]["patched_tree"] == target.shared.sglang.patched_tree
     assert manifest["base"]["kind"] in ("registry", "bootstrap")
     assert manifest["stand_in"] is target.stand_in
+
+
+def test_explain_names_real_places(manifest: dict[str, Any], labels: dict[str, str]) -> None:
+    """Every manifest key and label that `explain` speaks of is in the image."""
+    for _distribution, key, label in TRAILS.values():
+        place: Any = manifest
+        for part in key.split("."):
+            assert part in place, key
+            place = place[part]
+        if label:
+            assert f"dev.ddtree.{label}" in labels
 
 
 def test_image_is_within_its_budget(manifest: dict[str, Any], target: Target) -> None:

@@ -18,10 +18,10 @@ if _SPEC is None or not Path(_SPEC.origin or "").with_name("_build_info.json").i
     pytest.skip("the ddtree-overlay wheel is not installed here", allow_module_level=True)
 
 import torch  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
-from ddtree_overlay.tree.reference import build_tree as reference  # noqa: E402
-from ddtree_overlay.tree.reference import pack_words  # noqa: E402
 
 from ddtree_overlay import ops  # noqa: E402
+from ddtree_overlay.tree.reference import build_tree as reference  # noqa: E402
+from ddtree_overlay.tree.reference import pack_words  # noqa: E402
 
 NAMES = (
     *("tokens", "parents", "depths", "first_child", "next_sibling"),

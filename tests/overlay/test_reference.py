@@ -6,10 +6,10 @@ import heapq
 import math
 
 import pytest
-from ddtree_overlay.tree.reference import Tree, build_tree, pack_words, to_units, visibility
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtree_overlay.tree.reference import Tree, build_tree, pack_words, to_units, visibility
 from tests.overlay.trees import NEVER, brute_force, grid_table, seeded, softmax_table, token_table
 
 SMALL = [(1, 1), (1, 6), (6, 1), (2, 2), (3, 5), (5, 3), (4, 6), (6, 4), (6, 6)]

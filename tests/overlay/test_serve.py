@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ddtree_overlay.serve import errors, launch
 from ddtree_overlay.serve.cli import COMMANDS
-
 from tests.overlay.conftest import OVERLAY
 
 MANIFEST: dict[str, Any] = {

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ddtree_overlay.tree.reference import build_tree, pack_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtree_overlay.tree.reference import build_tree, pack_words
 from tests.overlay.conftest import OVERLAY
 from tests.overlay.native_tree import NativeTree, Output
 from tests.overlay.trees import (

@@ -94,9 +94,11 @@ def report(rows: list[tuple[str, float]], result: dict[str, Any], seen: dict[str
         f"Image: {total:.2f} GiB as the sum of unpacked file sizes (budget {budget} GiB), "
         f"{result['size_bytes'] / 2**30:.2f} GiB as the engine counts its layers.",
         "",
-        "| largest distributions | MiB |",
+        "| layer, base first | MiB |",
         "|---|---|",
     ]
+    lines += [f"| {one['step'][:90]} | {one['bytes'] / 2**20:.1f} |" for one in result["layers"]]
+    lines += ["", "| largest distributions | MiB |", "|---|---|"]
     largest = sorted(sizes["packages"].items(), key=lambda item: -item[1])[:TOP]
     lines += [f"| {name} | {size / 2**20:.0f} |" for name, size in largest]
     return "\n".join(lines) + "\n"

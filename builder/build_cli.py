@@ -9,8 +9,9 @@ from builder import console
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
 from builder.pins import Target
-from builder.pipeline import BuildOptions, BuildResult, as_json, build, disk_need, preflight
+from builder.pipeline import BuildOptions, build, disk_need, preflight
 from builder.project import Project
+from builder.result import BuildResult, as_json
 from builder.sources.cli import add_source_options, chosen_mirrors
 from builder.target_options import add_target_options, chosen_targets
 

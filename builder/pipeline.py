@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from builder.pins import Target
 from builder.project import Project
 from builder.proof import prove
 from builder.render import check_render
+from builder.result import BuildResult, layers
 from builder.sources.artifacts import check_sources, fetch_artifacts
 from builder.sources.index import builder_tools, fetch_sglang_wheel
 from builder.sources.wheelhouse import verify
@@ -42,22 +43,6 @@ class BuildOptions:
     refresh_base: bool
     force: bool
     no_cache: bool
-
-
-@dataclass(frozen=True)
-class BuildResult:
-    """What a build ended with; printed by --json."""
-
-    target: str
-    reference: str
-    image_id: str
-    build_id: str
-    up_to_date: bool
-    seconds: float
-    size_bytes: int
-    base: str
-    engine: dict[str, str]
-    proof: dict[str, Any]
 
 
 def references(target: Target, build_id: str) -> tuple[str, str]:
@@ -267,12 +252,8 @@ def _result(
         up_to_date=up_to_date,
         seconds=round(time.monotonic() - begin, 1),
         size_bytes=int(image.attrs["Size"]),
+        layers=layers(image.history()),
         base=f"{base.kind}: {base.detail}",
         engine=dict(engine.versions),
         proof=proof,
     )
-
-
-def as_json(result: BuildResult) -> dict[str, Any]:
-    """The result as plain data."""
-    return asdict(result)

@@ -38,7 +38,7 @@ class FakeImages:
             self.store[f"{name}:{tag}"] = self.store[reference]
             return True
 
-        return SimpleNamespace(id=self.store[reference], attrs={"Size": 1}, tag=tag)
+        return SimpleNamespace(id=self.store[reference], attrs={"Size": 1}, tag=tag, history=list)
 
     def remove(self, reference: str, **_options: Any) -> None:
         del self.store[reference]

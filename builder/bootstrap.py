@@ -22,8 +22,9 @@ from builder import proc
 from builder.engine.aptsources import AptUnavailableError, Mirror, debian_keyring, host_mirror
 from builder.engine.namespaces import contained
 from builder.engine.packages import Want, obtain
+from builder.files import sha256_file
 from builder.pins import SharedPins
-from builder.project import Project, sha256_file
+from builder.project import Project
 
 REPOSITORY = "ddtree-base"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

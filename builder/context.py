@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.files import sha256_file
 from builder.patches.treehash import tree_hash
 from builder.pins import Target
-from builder.project import Project, sha256_file
+from builder.project import Project
 
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist")
 

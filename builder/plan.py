@@ -6,10 +6,11 @@ import argparse
 from typing import Any
 
 from builder import console
+from builder.files import sha256_file
 from builder.lock import check_lock, parse_lock
 from builder.patches.series import load_series
 from builder.pins import Target
-from builder.project import Project, sha256_file
+from builder.project import Project
 from builder.render import check_render
 from builder.target_options import add_target_options, chosen_targets
 

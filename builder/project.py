@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,3 @@ class Project:
 def default_project() -> Project:
     """The repository that this package lies in."""
     return Project(Path(__file__).resolve().parent.parent)
-
-
-def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes, read in chunks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
-        while chunk := handle.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

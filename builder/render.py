@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
-from pathlib import Path
 
 import jinja2
 
 from builder import console
 from builder.errors import PinConflictError, RenderDriftError
+from builder.files import write_atomically
 from builder.pins import Target
 from builder.project import Project
 from builder.target_options import add_target_options, chosen_targets
@@ -95,17 +94,6 @@ def check_render(project: Project, target: Target) -> None:
         )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step: an interrupt leaves the old one whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "render",
@@ -125,6 +113,6 @@ def _run(args: argparse.Namespace, project: Project) -> int:
             check_render(project, target)
             console.info(f"{path.relative_to(project.root)}: current")
         else:
-            write_atomically(path, render(project, target))
+            write_atomically(path, render(project, target).encode("utf-8"))
             console.info(f"{path.relative_to(project.root)}: written")
     return 0

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from builder import console, proc
 from builder.engine.aptsources import AptUnavailableError, Mirror
-from builder.project import sha256_file
+from builder.files import sha256_file
 
 # What decides how a file is fetched. Acquire::Allow* (unsigned archives) is left out on purpose.
 _KEPT = re.compile(

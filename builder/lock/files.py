@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
-from pathlib import Path
 
 from builder.errors import LockDriftError
+from builder.files import write_atomically
 from builder.lock.entries import LockEntry, parse_lock
 from builder.lock.inputs import resolve_inputs
 from builder.lock.resolver import lock_command, resolve
@@ -30,16 +28,7 @@ def write_lock(project: Project, target: Target) -> bool:
     text = resolve(project, target)
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, text.encode("utf-8"))
     return True
 
 

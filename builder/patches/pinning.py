@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from builder.errors import PinFileError
+from builder.files import write_atomically
 
 
 def pin_trees(pins_file: Path, trees: Mapping[str, str]) -> list[str]:
@@ -31,16 +30,3 @@ def pin_trees(pins_file: Path, trees: Mapping[str, str]) -> list[str]:
     if changed:
         write_atomically(pins_file, text.encode("utf-8"))
     return changed
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, or leave it as it was."""
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        Path(part).chmod(0o644)
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise

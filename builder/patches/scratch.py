@@ -14,11 +14,11 @@ from pathlib import Path
 
 from builder import console
 from builder.errors import PatchDriftError, PatchSeriesError, TreeHashError
+from builder.files import write_atomically
 from builder.patches.apply import apply_patch, apply_series
 from builder.patches.archive import read_wheel
 from builder.patches.diff import canonical_diff
 from builder.patches.git import Git
-from builder.patches.pinning import write_atomically
 from builder.patches.series import (
     SERIES,
     Patch,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from builder import console
 from builder.errors import HashMismatchError, PatchDriftError, TreeHashError, WheelhouseError
+from builder.files import sha256_file, write_atomically
 from builder.patches.apply import apply_series
 from builder.patches.archive import Wheel, read_wheel, write_wheel
-from builder.patches.pinning import write_atomically
 from builder.patches.series import Patch, format_header, load_series
 from builder.patches.treehash import Tree, TreeFile, hash_tree
 from builder.pins import SharedPins
-from builder.project import Project, sha256_file
+from builder.project import Project
 
 VERSION_FILE = "sglang/_version.py"
 PATCH_LIST = "ddtree-patches.json"  # in the wheel's .dist-info

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder import console
 from builder.errors import HashMismatchError, SourceUnreachableError, TruncatedDownloadError
-from builder.project import CHUNK, sha256_file
+from builder.files import CHUNK, sha256_file
 from builder.sources.http import Answer, HttpError, failure_reason, get
 
 READ_SECONDS = 30.0

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from builder import console
 from builder.errors import HashMismatchError, SourceUnreachableError, WheelhouseError
+from builder.files import sha256_file
 from builder.pins import PythonPins, SharedPins
 from builder.proc import run
-from builder.project import Project, sha256_file
+from builder.project import Project
 
 # PEP 600 platform tags go down to glibc 2.5; pip expands none of them by itself.
 _OLDEST_GLIBC = 5

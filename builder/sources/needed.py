@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.files import sha256_file
 from builder.lock.entries import LockEntry
 from builder.lock.files import read_lock
 from builder.pins import SourcePin, Target
-from builder.project import Project, sha256_file
+from builder.project import Project
 from builder.sources.index import tool_pins
 
 

@@ -18,8 +18,9 @@ from builder.errors import (
     TruncatedDownloadError,
     WheelhouseError,
 )
+from builder.files import sha256_file
 from builder.pins import SourcePin, Target
-from builder.project import Project, sha256_file
+from builder.project import Project
 from builder.sources.artifacts import artifact_path, link_or_copy, wanted_artifact
 from builder.sources.download import download
 from builder.sources.index import pip_download, requirement

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from builder.errors import PinConflictError, RenderDriftError
+from builder.files import write_atomically
 from builder.pins import all_targets, load_target
 from builder.project import Project, default_project
-from builder.render import check_render, render, write_atomically
+from builder.render import check_render, render
 from tests.builder.conftest import edit
 
 
@@ -33,7 +34,7 @@ def test_a_changed_pin_is_drift_until_rendered(scratch: Project) -> None:
     target = load_target(scratch, "cu130")
     with pytest.raises(RenderDriftError):
         check_render(scratch, target)
-    write_atomically(target.dockerfile(scratch), render(scratch, target))
+    write_atomically(target.dockerfile(scratch), render(scratch, target).encode())
     check_render(scratch, target)
 
 
@@ -68,19 +69,3 @@ def test_an_overlay_edit_cannot_reach_the_dependencies_layer() -> None:
     layer = text[start : text.index("FROM dependencies AS overlay")]
     for mounted in ("source=overlay", "source=sglang", "source=inside", "target.json"):
         assert mounted not in layer
-
-
-def test_an_interrupted_write_keeps_the_old_file(
-    scratch: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = scratch.images / "cu130" / "Dockerfile"
-    before = path.read_text()
-
-    def interrupted(*_args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pathlib.Path.replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, "half")
-    assert path.read_text() == before
-    assert [p.name for p in path.parent.glob(".Dockerfile*")] == []

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from builder.explain import TRAILS
+from builder.files import sha256_file
 from builder.pins import Target
-from builder.project import default_project, sha256_file
+from builder.project import default_project
 from tests.image.conftest import Ran
 
 pytestmark = pytest.mark.docker

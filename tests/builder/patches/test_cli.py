@@ -41,7 +41,7 @@ def test_check_fails_on_another_tree_and_pins_it_when_asked(lab: Lab) -> None:
     make_wheel(lab.wheel, {**PACKAGES, "tools/tag.py": b"tag = 9\n"})
     with pytest.raises(HashMismatchError):
         call(lab, "check")
-    from builder.project import sha256_file
+    from builder.files import sha256_file
 
     lab.set_pin("sha256", sha256_file(lab.wheel))
     before = lab.pins.read_text()

@@ -19,6 +19,7 @@ from builder.errors import (
     TreeHashError,
     WheelhouseError,
 )
+from builder.files import sha256_file
 from builder.patches import wheel as wheel_module
 from builder.patches.archive import read_wheel
 from builder.patches.wheel import (
@@ -28,7 +29,6 @@ from builder.patches.wheel import (
     build_patched_wheel,
     patched_version,
 )
-from builder.project import sha256_file
 from tests.builder.patches.conftest import (
     AFTER_SECOND,
     NEW_EXECUTABLE,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import HashMismatchError, SourceUnreachableError, WheelhouseError
+from builder.files import sha256_file
 from builder.pins import load_shared
-from builder.project import default_project, sha256_file
+from builder.project import default_project
 from builder.sources.index import (
     builder_tools,
     fetch_sglang_wheel,

@@ -65,7 +65,9 @@ def prepare(lock: Path, target: Path) -> None:
         install = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
         install += ["--require-hashes", "-r", str(lock)]
-        done = subprocess.run(install, stderr=subprocess.PIPE, text=True, check=False)
+        # A host's constraints are about the host's own programs, not about this environment.
+        env = {**os.environ, "PIP_CONSTRAINT": os.devnull}
+        done = subprocess.run(install, env=env, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             shutil.rmtree(target, ignore_errors=True)
             lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")] or ["no output"]

@@ -61,9 +61,23 @@ def bake_file(target: BakeTarget, secrets: dict[str, Path]) -> dict[str, Any]:
     return {"target": {"default": body}}
 
 
-def uv_settings(env: dict[str, str]) -> str:
+def host_index(env: dict[str, str]) -> str:
+    """The package index that the host's uv or pip settings name; empty for their default."""
+    named = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or env.get("PIP_INDEX_URL")
+    if named:
+        return named
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def uv_settings(index: str) -> str:
     """uv.toml for the build steps: the host's own index, where the host names one."""
-    index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or env.get("PIP_INDEX_URL")
     if not index:
         return ""
     return f"[[index]]\nurl = {json.dumps(index)}\ndefault = true\n"
@@ -80,7 +94,7 @@ def host_secrets() -> Iterator[dict[str, Path]]:
             if value and Path(value).is_file():
                 secrets["ca"] = Path(value).resolve()
                 break
-        settings = uv_settings(dict(os.environ))
+        settings = uv_settings(host_index(dict(os.environ)))
         if settings:
             secrets["uv"] = folder / "uv.toml"
             secrets["uv"].write_text(settings)

@@ -8,8 +8,9 @@ from pathlib import Path
 from builder import console
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
+from builder.engine.lock import exclusive
 from builder.pins import Target
-from builder.pipeline import BuildOptions, build, disk_need, preflight
+from builder.pipeline import REBUILD_GIB, BuildOptions, build, preflight
 from builder.project import Project
 from builder.result import BuildResult, as_json
 from builder.sources.cli import add_source_options, chosen_mirrors
@@ -68,8 +69,12 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     )
     (target,) = chosen_targets(args, project)
     preflight(project, target, options)
-    need = disk_need(project, target)
-    with acquire(project, target.shared, args.engine, need_gib=need) as engine:
+    # Two builds of one target share its staged context and its report.
+    lock = project.cache / "locks" / target.name
+    with (
+        exclusive(lock, f"the build folder for {target.name}"),
+        acquire(project, target.shared, args.engine, need_gib=REBUILD_GIB) as engine,
+    ):
         result = build(project, target, engine, options)
         private = engine.kind == "private"
     if args.json:

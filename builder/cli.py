@@ -8,9 +8,12 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+import docker.errors
+import requests
+
 from builder import build_cli, console, explain, plan, render, test_cli
 from builder.engine import cli as engine_cli
-from builder.errors import BuilderError
+from builder.errors import BuilderError, EngineFailedError
 from builder.lock import cli as lock_cli
 from builder.patches import cli as patches_cli
 from builder.project import default_project
@@ -91,6 +94,13 @@ def main(argv: list[str]) -> int:
                 }
             )
         return exc.exit_code
+    except (docker.errors.DockerException, requests.RequestException) as exc:
+        said = " ".join(str(exc).split())
+        print(
+            f"error: the engine failed: {said}\n  fix: read the engine's log, then run it again",
+            file=sys.stderr,
+        )
+        return EngineFailedError.exit_code
     except KeyboardInterrupt:
         print(
             "interrupted; what was started is stopped, finished steps stay cached", file=sys.stderr

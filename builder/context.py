@@ -19,7 +19,9 @@ from builder.patches.treehash import tree_hash
 from builder.pins import Target
 from builder.project import Project
 
-_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist")
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*")
+# Not for the image, or left by a build in place; only at the top of ddtree_overlay/.
+_OVERLAY_ONLY = {"patches", "build", "dist"}
 
 # Scripts of early, expensive layers are staged apart: a change of an audit rule must not
 # reinstall torch.
@@ -85,7 +87,10 @@ def stage(
     shutil.copytree(
         project.overlay,
         folder / "overlay",
-        ignore=lambda d, names: {*_IGNORED(d, names), *({"patches"} & set(names))},
+        ignore=lambda folder, names: {
+            *_IGNORED(folder, names),
+            *(_OVERLAY_ONLY & set(names) if Path(folder) == project.overlay else ()),
+        },
     )
     inside = folder / "inside" / "builder"
     shutil.copytree(project.root / "builder" / "inside", inside / "inside", ignore=_IGNORED)

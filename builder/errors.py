@@ -153,6 +153,12 @@ class BaseImageError(BuilderError):
     exit_code = 44
 
 
+class EngineFailedError(BuilderError):
+    """The engine answered a call with an error that no step foresaw."""
+
+    exit_code = 45
+
+
 # -- 50..59: the build -------------------------------------------------------------------------
 
 

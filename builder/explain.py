@@ -101,11 +101,12 @@ def trail(project: Project, target: Target, key: str) -> list[Step]:
     if distribution:
         steps.append(_lock_step(project, target, distribution))
     steps += _dockerfile_steps(project, target, value)
+    origin = "as observed" if manifest.startswith("observed.") else "from the pins"
     if manifest:
-        steps.append(Step("/opt/ddtree/manifest.json in the image", f"{manifest} (as observed)"))
+        steps.append(Step("/opt/ddtree/manifest.json in the image", f"{manifest} ({origin})"))
     if label:
         prefix = target.shared.project.label_prefix
-        steps.append(Step("label on the image", f"{prefix}.{label} (as observed)"))
+        steps.append(Step("label on the image", f"{prefix}.{label} ({origin})"))
     return steps
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from builder.bake import BakeTarget, run_bake
 from builder.base import Base, BasePreference, ensure_base
 from builder.context import Context, describe_target, large_layers, stage
 from builder.engine import Engine
+from builder.engine.disk import check_existing
 from builder.errors import BuildFailedError
 from builder.lock import check_lock
 from builder.patches.wheel import build_patched_wheel
@@ -64,19 +66,25 @@ def preflight(project: Project, target: Target, options: BuildOptions) -> None:
         check_sources(target, options.mirrors, project=project)
 
 
-def disk_need(project: Project, target: Target) -> int | None:
-    """GiB that the build needs free: little where the large layers were built before.
-
-    None means the pinned need of a first build.
-    """
+def disk_need(project: Project, target: Target, engine: Engine, *, no_cache: bool) -> int:
+    """GiB that the build needs free: little where this engine has built the large layers."""
     record = _large_layers_record(project, target)
-    if record.exists() and record.read_text() == large_layers(project, target):
-        return REBUILD_GIB
-    return None
+    known = record.exists() and record.read_text() == _large_layers_here(project, target, engine)
+    return REBUILD_GIB if known and not no_cache else target.shared.engine.disk_gib
+
+
+def forget_layers(project: Project) -> None:
+    """Called when build cache is dropped: the next build needs its whole room again."""
+    for record in (project.cache / "reports").glob("*.layers"):
+        record.unlink()
 
 
 def _large_layers_record(project: Project, target: Target) -> Path:
     return project.cache / "reports" / f"{target.name}.layers"
+
+
+def _large_layers_here(project: Project, target: Target, engine: Engine) -> str:
+    return f"{engine.client.info()['ID']} {large_layers(project, target)}"
 
 
 def build(project: Project, target: Target, engine: Engine, options: BuildOptions) -> BuildResult:
@@ -92,6 +100,11 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
         console.info(f"{reference} is up to date: no input changed")
         _tag(engine, reference, local)
         return _result(target, engine, context, base, reference, begin, {}, up_to_date=True)
+    check_existing(
+        str(engine.client.info()["DockerRootDir"]),
+        engine.env.get("DOCKER_HOST", ""),
+        disk_need(project, target, engine, no_cache=options.no_cache),
+    )
     bake = _bake_target(project, target, context, base, options)
     log = project.cache / "logs" / f"{target.name}.log"
     log.unlink(missing_ok=True)
@@ -99,27 +112,31 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
     # A name of its own until the image has proven itself: a failed proof must not leave a good name
     # on a bad image.
     candidate = f"{target.shared.project.image_name}:candidate-{context.build_id}"
-    with console.step("writing the image"):
-        run_bake(
-            engine,
-            BakeTarget(
-                stage="image",
-                output="type=docker",
-                tags=(candidate,),
-                labels=labels,
-                context=context.folder,
-                named_contexts=bake.named_contexts,
-            ),
-            log,
-        )
     try:
+        with console.step("writing the image"):
+            run_bake(
+                engine,
+                BakeTarget(
+                    stage="image",
+                    output="type=docker",
+                    tags=(candidate,),
+                    labels=labels,
+                    context=context.folder,
+                    named_contexts=bake.named_contexts,
+                ),
+                log,
+            )
         with console.step("proving the image by running it"):
             proof = prove(engine, target, candidate, context.build_id)
         _tag(engine, candidate, reference)
         _tag(engine, candidate, local)
-        _large_layers_record(project, target).write_text(large_layers(project, target))
+        _large_layers_record(project, target).write_text(
+            _large_layers_here(project, target, engine)
+        )
     finally:
-        engine.client.images.remove(candidate, noprune=True)
+        # It may not exist yet; and whatever stands in the way must not hide the real failure.
+        with suppress(docker.errors.APIError):
+            engine.client.images.remove(candidate, force=True, noprune=True)
     return _result(target, engine, context, base, reference, begin, proof, up_to_date=False)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import docker.errors
-
 from builder.engine import Engine
 from builder.errors import ProofFailedError
 from builder.pins import Target
@@ -51,16 +49,19 @@ def prove(engine: Engine, target: Target, reference: str, build_id: str) -> dict
 
 
 def _run(engine: Engine, reference: str, argv: list[str]) -> str:
+    container = engine.client.containers.create(reference, argv, network_mode="none")
     try:
-        output = engine.client.containers.run(
-            reference, argv, remove=True, network_mode="none", stdout=True, stderr=False
-        )
-    except docker.errors.ContainerError as exc:
-        stderr = exc.stderr or b""
-        text = (stderr if isinstance(stderr, str) else stderr.decode(errors="replace")).splitlines()
+        container.start()
+        status = int(container.wait()["StatusCode"])
+        out = bytes(container.logs(stdout=True, stderr=False)).decode(errors="replace")
+        err = bytes(container.logs(stdout=False, stderr=True)).decode(errors="replace")
+    finally:  # on Ctrl-C as well: a leftover container would also hold the candidate image
+        container.remove(force=True)
+    if status != 0:
+        text = err.strip().splitlines()
         last = text[-1] if text else "no output"
         raise ProofFailedError(
-            f"`docker run IMAGE {argv[0]}` exited with {exc.exit_status}: {last}",
+            f"`docker run IMAGE {argv[0]}` exited with {status}: {last}",
             "run the same command by hand for the whole output",
-        ) from None
-    return bytes(output).decode()
+        )
+    return out

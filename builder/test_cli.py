@@ -14,7 +14,7 @@ from builder.engine.cli import add_engine_option
 from builder.errors import ChecksFailedError
 from builder.lock import check_lock
 from builder.pins import Target, all_targets
-from builder.pipeline import BuildOptions, build, disk_need, preflight
+from builder.pipeline import REBUILD_GIB, BuildOptions, build, forget_layers, preflight
 from builder.project import Project
 from builder.render import check_render
 
@@ -119,8 +119,7 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
         no_cache=False,
     )
     preflight(project, target, choice)
-    need = disk_need(project, target)
-    with acquire(project, target.shared, options.engine, need_gib=need) as engine:
+    with acquire(project, target.shared, options.engine, need_gib=REBUILD_GIB) as engine:
         first = build(project, target, engine, choice)
         with console.step("a second build with no change"):
             again = build(project, target, engine, choice)
@@ -136,15 +135,16 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
             )
         finally:
             if options.tight:
-                _drop(engine, target, first.reference)
+                _drop(project, engine, target, first.reference)
 
 
-def _drop(engine: Engine, target: Target, reference: str) -> None:
+def _drop(project: Project, engine: Engine, target: Target, reference: str) -> None:
     console.info(f"dropping {reference} and the build cache")
     local = f"{target.shared.project.image_name}:{target.name}"
     for name in (reference, local):
         engine.client.images.remove(name, force=True)
     engine.client.api.prune_builds(all=True)
+    forget_layers(project)
 
 
 def _pytest(

@@ -168,6 +168,8 @@ def _prune(args: argparse.Namespace, project: Project) -> int:
     if args.packages:
         forget(project)
         console.info("the unpacked packages are gone")
+    for record in (project.cache / "reports").glob("*.layers"):
+        record.unlink()  # the next build needs its whole room again
     if args.all:
         with console.step(f"deleting {place.data}"):
             _delete(place)

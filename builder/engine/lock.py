@@ -19,17 +19,18 @@ def _holder(lock: Path) -> str:
 
 
 @contextmanager
-def exclusive(lock: Path) -> Iterator[int]:
-    """Hold the data root. Its descriptor is inherited by the engine: free means all is gone."""
+def exclusive(lock: Path, held: str = "the private engine") -> Iterator[int]:
+    """Hold the lock file; says which process is waited for.
+
+    A private engine inherits the descriptor: free means that all of it is gone.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.warn(
-                f"the private engine of {lock.parent} is in use{_holder(lock)}; waiting for its end"
-            )
+            console.warn(f"{held} of {lock.parent} is in use{_holder(lock)}; waiting for its end")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

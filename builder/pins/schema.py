@@ -46,7 +46,6 @@ class PythonPins(_Table):
 class BasePins(_Table):
     image: ImageByDigest
     suite: Text
-    bootstrap_packages: tuple[Text, ...] = Field(strict=False)
     runtime_packages: tuple[Text, ...] = Field(strict=False)
 
 
@@ -58,7 +57,6 @@ class ToolPin(_Table):
 class ToolPins(_Table):
     uv: ToolPin
     pyelftools: ToolPin
-    setuptools: ToolPin
 
 
 class EnginePins(_Table):

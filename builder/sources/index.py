@@ -180,7 +180,7 @@ def fetch_sglang_wheel(
 def builder_tools(
     project: Project, shared: SharedPins, wheelhouse: Path | None = None
 ) -> dict[str, Path]:
-    """Wheels of the tools that run inside image stages: uv, pyelftools, setuptools."""
+    """Wheels of the tools that run inside image stages: uv, pyelftools."""
     return {
         name: pinned_wheel(
             project,
@@ -197,5 +197,5 @@ def builder_tools(
 def tool_pins(shared: SharedPins) -> list[tuple[str, str, str]]:
     """(name, version, SHA-256) of each tool pin."""
     tools = shared.tools
-    pins = {"uv": tools.uv, "pyelftools": tools.pyelftools, "setuptools": tools.setuptools}
+    pins = {"uv": tools.uv, "pyelftools": tools.pyelftools}
     return [(name, pin.version, pin.sha256) for name, pin in pins.items()]

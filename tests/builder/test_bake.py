@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from builder.bake import BakeTarget, bake_file, failure, host_secrets, uv_settings
+from builder.bake import BakeTarget, bake_file, failure, host_index, host_secrets, uv_settings
 from builder.errors import AuditFailedError, BuildFailedError, DiskSpaceError
 
 TARGET = BakeTarget(
@@ -52,7 +53,7 @@ def test_host_settings_travel_as_secrets_only(
 
 
 def test_no_index_of_the_host_means_no_settings() -> None:
-    assert uv_settings({}) == ""
+    assert uv_settings(host_index({"PIP_CONFIG_FILE": os.devnull})) == ""
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,12 @@ def test_failures_are_told_apart(lines: list[str], kind: type[Exception], word: 
     error = failure(lines, Path("log"), 1)
     assert type(error) is kind
     assert word in error.what
+
+
+def test_pips_own_configuration_names_the_index_too(tmp_path: Path) -> None:
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[global]\nindex-url = http://127.0.0.1:2/simple\n")
+    env = {**os.environ, "PIP_CONFIG_FILE": str(settings)}
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+        env.pop(name, None)
+    assert host_index(env) == "http://127.0.0.1:2/simple"

@@ -15,7 +15,7 @@ from builder.bake import BakeTarget
 from builder.base import Base
 from builder.errors import AuditFailedError, LockDriftError, ProofFailedError, RenderDriftError
 from builder.pins import Target, load_target
-from builder.pipeline import BuildOptions, build, disk_need, preflight, references, revision
+from builder.pipeline import BuildOptions, build, preflight, references, revision
 from builder.project import Project
 from tests.builder.conftest import edit
 
@@ -50,9 +50,16 @@ def world(scratch: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     wheel = tmp_path / "sglang.whl"
     wheel.write_bytes(b"wheel")
     images = FakeImages()
-    engine: Any = SimpleNamespace(
-        kind="fake", versions={"engine": "0"}, client=SimpleNamespace(images=images)
+    client = SimpleNamespace(
+        images=images, info=lambda: {"ID": "one", "DockerRootDir": str(tmp_path)}
     )
+    engine: Any = SimpleNamespace(
+        kind="fake",
+        versions={"engine": "0"},
+        env={"DOCKER_HOST": "unix:///fake"},
+        client=client,
+    )
+    monkeypatch.setattr(pipeline, "check_existing", lambda *_a: None)
     bakes: list[BakeTarget] = []
 
     def run_bake(_engine: Any, target: BakeTarget, _log: Path) -> None:
@@ -145,11 +152,41 @@ def test_a_hand_edited_lock_is_refused(scratch: Project) -> None:
 
 
 def test_the_disk_need_is_small_only_where_the_large_layers_are(world: SimpleNamespace) -> None:
-    assert disk_need(world.project, world.target) is None
+    """Not on another engine, not without the cache, not after it was dropped or its inputs moved."""
+    whole = world.target.shared.engine.disk_gib
+
+    def need(*, no_cache: bool = False) -> int:
+        return pipeline.disk_need(world.project, world.target, world.engine, no_cache=no_cache)
+
+    assert need() == whole
     build(world.project, world.target, world.engine, OPTIONS)
-    assert disk_need(world.project, world.target) == pipeline.REBUILD_GIB
+    assert need() == pipeline.REBUILD_GIB
+    assert need(no_cache=True) == whole
+    world.engine.client.info = lambda: {"ID": "another"}
+    assert need() == whole
+    world.engine.client.info = lambda: {"ID": "one"}
     edit(world.project.images / "prune.toml", "# What sm_120 can never use", "# What sm_120")
-    assert disk_need(world.project, world.target) is None
+    assert need() == whole
+    edit(world.project.images / "prune.toml", "# What sm_120", "# What sm_120 can never use")
+    pipeline.forget_layers(world.project)
+    assert need() == whole
+
+
+def test_an_interrupted_proof_stays_an_interrupt(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the engine says to the clean-up must not take the interrupt's place."""
+
+    def interrupted(*_arguments: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    def refuses(*_arguments: Any, **_options: Any) -> None:
+        raise docker.errors.APIError("409: in use")
+
+    monkeypatch.setattr(pipeline, "prove", interrupted)
+    monkeypatch.setattr(world.images, "remove", refuses)
+    with pytest.raises(KeyboardInterrupt):
+        build(world.project, world.target, world.engine, OPTIONS)
 
 
 def test_a_tree_without_git_has_an_unknown_revision(scratch: Project) -> None:

@@ -6,7 +6,6 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-import docker.errors
 import pytest
 
 from builder.errors import ProofFailedError
@@ -19,15 +18,32 @@ SAYS = {"variant": "cu130", "stand_in": False, "build_id": "b"}
 OP = {"op": "ddtree::build_tree", "equal": True}
 
 
-def engine(version: dict[str, Any], failure: bytes | None = None) -> Any:
-    def run(_image: str, argv: list[str], **_options: Any) -> bytes:
-        if failure is not None:
-            container: Any = SimpleNamespace()
-            said: Any = failure  # bytes, whatever the stubs say
-            raise docker.errors.ContainerError(container, 1, " ".join(argv), "image", said)
-        return json.dumps(version if argv[0] == "version" else OP).encode()
+class FakeContainer:
+    """Answers as the image would; remembers whether it was removed."""
 
-    return SimpleNamespace(client=SimpleNamespace(containers=SimpleNamespace(run=run)))
+    removed = 0
+
+    def __init__(self, says: dict[str, Any], failure: bytes | None) -> None:
+        self.says, self.failure = says, failure
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def wait(self) -> dict[str, int]:
+        return {"StatusCode": 0 if self.failure is None else 1}
+
+    def logs(self, *, stdout: bool, stderr: bool) -> bytes:
+        return json.dumps(self.says).encode() if stdout else self.failure or b""
+
+    def remove(self, *, force: bool) -> None:
+        FakeContainer.removed += force
+
+
+def engine(version: dict[str, Any], failure: bytes | None = None) -> Any:
+    def create(_image: str, argv: list[str], **_options: Any) -> FakeContainer:
+        return FakeContainer(version if argv[0] == "version" else OP, failure)
+
+    return SimpleNamespace(client=SimpleNamespace(containers=SimpleNamespace(create=create)))
 
 
 def test_an_honest_image_passes() -> None:
@@ -47,3 +63,14 @@ def test_a_container_that_fails_is_quoted() -> None:
     with pytest.raises(ProofFailedError) as caught:
         prove(engine(SAYS, b"Traceback\nImportError: libc10.so"), TARGET, "image", "b")
     assert "ImportError: libc10.so" in caught.value.what
+
+
+def test_no_container_is_left_even_on_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_self: FakeContainer) -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeContainer, "wait", interrupted)
+    monkeypatch.setattr(FakeContainer, "removed", 0)
+    with pytest.raises(KeyboardInterrupt):
+        prove(engine(SAYS), TARGET, "image", "b")
+    assert FakeContainer.removed == 1

@@ -139,10 +139,10 @@ def test_generated_tokens_are_the_references(server: str, reference: dict[str, A
     assert answer["output_ids"] == reference["tokens"]
 
 
-def test_a_server_without_a_worker_refuses_ddtree_in_one_line(
+def test_ddtree_on_a_cpu_is_refused_by_name_before_weights_load(
     run_image: Callable[..., Ran], models: Path, reference: dict[str, Any]
 ) -> None:
-    """Until the DDTREE worker is there, asking for it must never run something else instead."""
+    """Asked for DDTREE where it cannot run, the server never runs something else instead."""
     ran = run_image(
         "serve",
         "--model-path",
@@ -161,4 +161,7 @@ def test_a_server_without_a_worker_refuses_ddtree_in_one_line(
         },
     )
     assert ran.returncode != 0
-    assert "DDTREE" in ran.stderr
+    refusal = ran.stderr.strip().splitlines()[-1]
+    assert "DDTREE" in refusal
+    assert "--device" in refusal
+    assert "Load weight" not in ran.stdout + ran.stderr

@@ -211,9 +211,6 @@ def fake_project(root: Path, site: Site) -> FakeProject:
         f"pyelftools-{pins.tools.pyelftools.version}-py3-none-any.whl": (
             pins.tools.pyelftools.sha256
         ),
-        f"setuptools-{pins.tools.setuptools.version}-py3-none-any.whl": (
-            pins.tools.setuptools.sha256
-        ),
     }
     for filename, sha256 in outside.items():
         body = make_wheel(filename)
@@ -239,7 +236,7 @@ def _lock(fake: FakeProject, site: Site) -> None:
         f"triton-{target.torch.triton}-{PLATFORM}.whl",
         "six-1.17.0-py2.py3-none-any.whl",
         "typing_extensions-4.16.0-py3-none-any.whl",
-        "setuptools-80.0-py3-none-any.whl",  # another version than the tool pin's
+        "uv-0.1-py3-none-any.whl",  # another version than the tool pin's
     ):
         body = make_wheel(filename, filler=b"x" * 3000)
         site.publish(filename, body)

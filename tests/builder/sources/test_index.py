@@ -142,7 +142,7 @@ def test_tools_come_from_a_wheelhouse_without_an_index(
     for filename, file in site.index.items():
         (house / filename).write_bytes(file.body)
     tools = builder_tools(fake.project, shared, house)
-    assert set(tools) == {"uv", "pyelftools", "setuptools"}
+    assert set(tools) == {"uv", "pyelftools"}
     assert all(path.parent == house for path in tools.values())
     assert not site.requests
     tools["uv"].write_bytes(b"other")

@@ -67,13 +67,15 @@ def host_index(env: dict[str, str]) -> str:
     if named:
         return named
     asked = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+        [sys.executable, "-m", "pip", "config", "list"],
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip() if asked.returncode == 0 else ""
+    # `config get` does not see every file that `list`, and pip itself, read.
+    found = re.findall(r"^global\.index-url='(.*)'$", asked.stdout, re.MULTILINE)
+    return str(found[-1]) if found else ""
 
 
 def uv_settings(index: str) -> str:

@@ -3,6 +3,7 @@
 Either way the engine ends up with `ddtree-base:<suite>-<12 hex digits>`, which a bake file names
 as `docker-image://`. The bootstrapped one is made by mmdebstrap with a fixed timestamp and loaded
 with a configuration of our own, so the same package versions give the same image id everywhere.
+It holds all that the image takes from Debian: bootstrapping anew brings Debian's updates.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _pull(shared: SharedPins, engine: Engine) -> Base:
 
 def _recipe(shared: SharedPins) -> Recipe:
     base = shared.base
-    return Recipe(base.suite, tuple(base.bootstrap_packages), shared.source_date_epoch)
+    return Recipe(base.suite, tuple(base.runtime_packages), shared.source_date_epoch)
 
 
 def _folder(project: Project, recipe: Recipe) -> Path:

@@ -1,7 +1,7 @@
 """Debian bootstrapped from its own packages into a `docker load` archive.
 
 mmdebstrap with a fixed timestamp, and an image configuration of our own: the same package versions
-give the same image id on every machine.
+give the same image id on every machine, whichever mirror they came from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import proc
-from builder.engine.aptsources import AptUnavailableError, Mirror, debian_keyring, host_mirror
+from builder.engine.aptsources import AptUnavailableError, Mirror, host_mirror
 from builder.engine.namespaces import contained
 from builder.engine.packages import Want, obtain
 from builder.files import sha256_file
@@ -30,6 +30,14 @@ REPOSITORY = "ddtree-base"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Written at bootstrap time, different each time, of no use in an image.
 _VARYING = ("/var/log/*", "/var/cache/*/*", "/var/lib/apt/lists/*", "/run/*")
+# Mirror, keyring path, name servers and name of the host, as mmdebstrap leaves them.
+_OF_THE_HOST = (
+    "/etc/apt/sources.list",
+    "/etc/apt/sources.list.d/*",
+    "/etc/hostname",
+    "/etc/resolv.conf",
+)
+_DROPPED = _VARYING + _OF_THE_HOST
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Recipe:
 
     def key(self) -> str:
         """Names the cached result; another recipe never meets it."""
-        text = json.dumps([2, self.suite, sorted(self.packages), self.epoch])
+        text = json.dumps([3, self.suite, sorted(self.packages), self.epoch])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -51,21 +59,9 @@ def local_reference(suite: str, digest: str) -> str:
     return f"{REPOSITORY}:{suite}-{digest.removeprefix('sha256:')[:12]}"
 
 
-def image_lines(mirror: Mirror, suite: str, keyring: Path | None) -> list[str]:
-    """sources.list of the image, one-line format, as far as a container can use it.
-
-    Empty for a mirror that only the host can read (file:, mirror+file:): then mmdebstrap's own
-    default stays.
-    """
-    option = ""
-    if not mirror.signed_by.startswith("\n") and mirror.signed_by not in ("", str(keyring)):
-        option = f"[signed-by={mirror.signed_by}] "
-    sources = [(mirror.main, suite), (mirror.main, f"{suite}-updates")]
-    if mirror.security:
-        sources.append((mirror.security, f"{suite}-security"))
-    if any(not uri.startswith(("http://", "https://")) or "@" in uri for uri, _ in sources):
-        return []
-    return [f"deb {option}{uri} {name} main" for uri, name in sources]
+def _over_network(mirror: Mirror) -> bool:
+    uris = [mirror.main, mirror.security or mirror.main]
+    return all(uri.startswith(("http://", "https://")) for uri in uris)
 
 
 def bootstrap(project: Project, shared: SharedPins, recipe: Recipe, folder: Path) -> None:
@@ -93,9 +89,12 @@ def bootstrap(project: Project, shared: SharedPins, recipe: Recipe, folder: Path
             "--format=tar",
         ]
         argv += [f"--include={','.join(recipe.packages)}"]
-        argv += [f"--customize-hook=rm -rf {' '.join(f'$1{p}' for p in _VARYING)}"]
+        argv += [f"--customize-hook=rm -rf {' '.join(f'$1{p}' for p in _DROPPED)}"]
         argv += [recipe.suite, str(layer)]
-        argv += image_lines(mirror, recipe.suite, debian_keyring())
+        if _over_network(mirror):  # else mmdebstrap's own default
+            sources = new / "mirror.sources"
+            sources.write_text(mirror.sources(recipe.suite, "amd64"))
+            argv.append(str(sources))
         env = {**os.environ, "SOURCE_DATE_EPOCH": str(recipe.epoch), "TMPDIR": str(new)}
         done = proc.run(argv, env=env, capture=True)
         if done.returncode != 0:
@@ -107,6 +106,7 @@ def bootstrap(project: Project, shared: SharedPins, recipe: Recipe, folder: Path
         reference = local_reference(recipe.suite, record["layer"])
         record["image_id"] = write_image(layer, new / "image.tar", reference, recipe.epoch)
         layer.unlink()
+        (new / "mirror.sources").unlink(missing_ok=True)
         (new / "base.json").write_text(json.dumps(record, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)

@@ -1,8 +1,9 @@
-"""The finished file system: every regular file's size, every ELF file's linkage, read once."""
+"""The finished file system: sizes, modes, and every ELF file's linkage, read once."""
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ class FileSystem:
     elves: tuple[ElfFile, ...]
     damaged: tuple[str, ...]  # ELF magic, but unreadable
     distributions: tuple[Distribution, ...]
+    entries: int  # files and folders whose mode was looked at; links have none of their own
+    risky_modes: tuple[tuple[str, int], ...]  # (path, st_mode), see is_risky
 
     @property
     def site_path(self) -> Path:
@@ -53,6 +56,13 @@ class FileSystem:
         return next((d for d in self.distributions if d.name == name), None)
 
 
+def is_risky(mode: int) -> bool:
+    """Set-ID or world-writable; of folders only world-writable ones that are not sticky."""
+    if stat.S_ISDIR(mode):
+        return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+    return bool(mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH))
+
+
 def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
     """Walk `root`, without other mounts and without `ignore`. Raises LayoutError."""
     sites = sorted(root.glob(SITES))
@@ -64,11 +74,18 @@ def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
     elves: list[ElfFile] = []
     damaged: list[str] = []
     seen: set[tuple[int, int]] = set()
+    entries = 0
+    risky: list[tuple[str, int]] = []
     for entry, name in _walk(root, "", skip):
         if entry.is_symlink():
             links.add(name)
             continue
         status = entry.stat(follow_symlinks=False)
+        entries += 1
+        if is_risky(status.st_mode):
+            risky.append((name, status.st_mode))
+        if not stat.S_ISREG(status.st_mode):
+            continue
         if status.st_nlink > 1:
             identity = (status.st_dev, status.st_ino)
             size = 0 if identity in seen else status.st_size
@@ -94,6 +111,8 @@ def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
         elves=tuple(sorted(elves, key=lambda e: e.path)),
         damaged=tuple(sorted(damaged)),
         distributions=tuple(distributions),
+        entries=entries,
+        risky_modes=tuple(risky),
     )
 
 
@@ -118,6 +137,5 @@ def _walk(root: Path, prefix: str, skip: frozenset[str]) -> list[tuple[os.DirEnt
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(name)
-                elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
-                    found.append((entry, name))
+                found.append((entry, name))
     return sorted(found, key=lambda pair: pair[1])

@@ -33,6 +33,8 @@ _KEYS = {"paths", "reason", "variants", "no_code_for", "link_to", "optional", "o
 # size, payload size, and at fixed places the architecture and flags (as cuobjdump names them).
 _FATBIN = struct.Struct("<IHHQ")
 _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
+# Beyond these the magic number is an operand in the runtime's own code, no header.
+_MAX_VERSION, _MAX_HEADER = 0xFF, 0x400
 _KIND_PTX, _KIND_CUBIN = 1, 2
 _EXACT_ARCH, _FAMILY_ARCH = 0x100000, 0x200000  # sm_120a, sm_120f
 
@@ -182,7 +184,8 @@ def _describe(entry: tuple[int, int, int], device: int) -> tuple[str, bool]:
 def device_code(path: Path) -> set[tuple[int, int, int]]:
     """(kind, architecture, flags) of every entry of every fat binary in a file, compressed or not.
 
-    Only headers are read, so a library of a gigabyte takes about a second.
+    Only headers are read, so a library of a gigabyte takes about a second. Raises PruneError for a
+    version that is unknown here: code that is overlooked would look unusable.
     """
     found: set[tuple[int, int, int]] = set()
     with path.open("rb") as handle:
@@ -194,13 +197,14 @@ def device_code(path: Path) -> set[tuple[int, int, int]]:
                 end = start + 4
                 if start + _FATBIN.size <= len(data):
                     _, version, header, size = _FATBIN.unpack_from(data, start)
-                    if (
-                        version == 1
-                        and header == _FATBIN.size
-                        and start + header + size <= len(data)
-                    ):
+                    if version == 1 and header == _FATBIN.size and start + 16 + size <= len(data):
                         end = start + header + size
                         _entries(data, start + header, end, found)
+                    elif version <= _MAX_VERSION and _FATBIN.size <= header <= _MAX_HEADER:
+                        raise PruneError(
+                            f"{path}: fat binary of version {version}, header {header} and payload"
+                            f" {size} at byte {start} cannot be read; prune.py knows version 1"
+                        )
                 start = data.find(_FATBIN_MAGIC, end)
     return found
 

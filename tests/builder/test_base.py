@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,8 @@ import pytest
 import requests
 
 from builder import base
-from builder.base import BasePreference, ensure_base
+from builder.base import BasePreference, bootstrapped, ensure_base
+from builder.bootstrap import Recipe
 from builder.engine import Engine, acquire
 from builder.engine.aptsources import AptUnavailableError
 from builder.errors import BaseImageError
@@ -138,6 +140,23 @@ def test_refresh_bootstraps_anew(
     assert images.asked == 2
 
 
+def test_all_that_the_image_takes_from_debian_is_in_the_base(
+    setup: tuple[Project, Setup, list[str]], shared: SharedPins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, make, _ = setup
+    engine, _ = make(refused())
+    recipes: list[Recipe] = []
+
+    def recording(project: Project, pins: SharedPins, recipe: Recipe, folder: Path) -> None:
+        recipes.append(recipe)
+        raise AptUnavailableError("far enough", "")
+
+    monkeypatch.setattr(base, "bootstrap", recording)
+    with pytest.raises(BaseImageError):
+        ensure_base(project, shared, engine)
+    assert recipes[0].packages == shared.base.runtime_packages
+
+
 def test_bootstrap_on_request_asks_no_registry(
     setup: tuple[Project, Setup, list[str]], shared: SharedPins
 ) -> None:
@@ -180,19 +199,22 @@ def test_when_neither_works_both_reasons_are_given(
 
 @pytest.mark.docker
 @pytest.mark.network
-def test_the_bootstrapped_base_is_a_debian_that_can_install(
+def test_the_bootstrapped_base_has_everything_and_nothing_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: SharedPins
 ) -> None:
     require_private()
     with (
         separate_cache(tmp_path / "cache", monkeypatch) as project,
-        acquire(project, shared, "private", need_gib=1) as engine,
+        acquire(project, shared, "private", need_gib=3) as engine,
     ):
         found = ensure_base(project, shared, engine, prefer="bootstrap")
         context = tmp_path / "context"
         context.mkdir()
+        packages = " ".join(shared.base.runtime_packages)
         (context / "Dockerfile").write_text(
-            "FROM base\nRUN apt-get update && apt-get install -y --no-install-recommends tini\n"
+            "FROM base\n"
+            "RUN apt-get update"
+            f" && apt-get install -y --no-install-recommends {packages} >/apt.out\n"
         )
         bake = {
             "context": str(context),
@@ -203,9 +225,28 @@ def test_the_bootstrapped_base_is_a_debian_that_can_install(
         (context / "bake.json").write_text(json.dumps({"target": {"default": bake}}))
         argv = engine.buildx("bake", "--builder", "default", "-f", str(context / "bake.json"))
         subprocess.run(argv, env=engine.env, check=True)
-        script = "cat /etc/debian_version; ls /etc/apt/apt.conf.d; ls /var/log; tini --version"
-        output = engine.client.containers.run("try:it", ["sh", "-c", script], remove=True).decode()
-        assert output.startswith("12.")
-        assert "tini version" in output
+
+        def run(script: str) -> str:
+            return engine.client.containers.run(
+                "try:it", ["sh", "-c", script], remove=True
+            ).decode()
+
+        assert run("cat /etc/debian_version").startswith("12.")
+        assert "0 upgraded, 0 newly installed, 0 to remove" in run("cat /apt.out")
+        assert run("find /etc/apt/sources.list* /run/secrets -type f; ls /var/log") == ""
         host = {p.name for p in Path("/etc/apt/apt.conf.d").iterdir()}
-        assert set(output.split()) & host <= {"01autoremove", "70debconf"}
+        assert set(run("ls /etc/apt/apt.conf.d").split()) & host <= {"01autoremove", "70debconf"}
+        # The files themselves: a container hides what the layer holds at these paths.
+        names = layer_names(bootstrapped(project, shared)[0] / "image.tar", found.reference)
+        assert not names & {"./etc/resolv.conf", "./etc/hostname", "./etc/apt/sources.list"}
+
+
+def layer_names(archive: Path, reference: str) -> set[str]:
+    """Names in the one layer of the archive that holds `reference`."""
+    with tarfile.open(archive) as outer:
+        manifest = outer.extractfile("manifest.json")
+        assert manifest is not None
+        (entry,) = json.load(manifest)
+        assert entry["RepoTags"] == [reference]
+        with tarfile.open(fileobj=outer.extractfile(entry["Layers"][0])) as inner:
+            return set(inner.getnames())

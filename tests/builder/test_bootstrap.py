@@ -6,10 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 
-import pytest
-
-from builder.bootstrap import Recipe, image_lines, installed, local_reference, write_image
-from builder.engine.aptsources import Mirror
+from builder.bootstrap import Recipe, installed, local_reference, write_image
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 STATUS = """\
@@ -31,27 +28,6 @@ Version: 2.6.1
 
 def test_the_package_list_is_what_is_installed() -> None:
     assert installed(STATUS) == ["apt=2.6.1", "zlib1g=1:1.2.13"]
-
-
-def test_the_image_reads_the_same_archive_with_updates_and_security() -> None:
-    mirror = Mirror("http://m.example/debian", "http://m.example/debian-security", str(KEYRING))
-    assert image_lines(mirror, "bookworm", KEYRING) == [
-        "deb http://m.example/debian bookworm main",
-        "deb http://m.example/debian bookworm-updates main",
-        "deb http://m.example/debian-security bookworm-security main",
-    ]
-
-
-def test_a_key_of_its_own_is_named() -> None:
-    (line, _) = image_lines(Mirror("http://m.example/debian", None, "/k.gpg"), "bookworm", KEYRING)
-    assert line == "deb [signed-by=/k.gpg] http://m.example/debian bookworm main"
-
-
-@pytest.mark.parametrize(
-    "uri", ["file:///srv/debian", "mirror+file:/etc/apt/list", "https://user:secret@m.example/d"]
-)
-def test_a_mirror_that_is_only_for_the_host_stays_out_of_the_image(uri: str) -> None:
-    assert image_lines(Mirror(uri, None, ""), "bookworm", KEYRING) == []
 
 
 def test_another_recipe_has_another_key() -> None:

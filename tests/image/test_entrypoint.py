@@ -87,3 +87,20 @@ def test_nothing_of_the_build_host_is_in_the_history(
     text = json.dumps(engine.images.get(image).history())
     for word in (str(default_project().root), str(default_project().cache)):
         assert word not in text
+
+
+def test_no_program_changes_its_user_and_nothing_is_open_to_all(host: Any) -> None:
+    """Beside Debian's sticky folders; the volume mounts of this test are not the image's."""
+    setuid = host.check_output("find / -xdev -type f -perm /6000")
+    assert setuid == ""
+    writable = host.check_output(
+        "find / -xdev -perm -0002 ! -type l ! -perm -1000 ! -path '/proc/*'"
+    )
+    assert writable == ""
+
+
+def test_the_build_hosts_package_mirror_is_not_in_the_image(host: Any) -> None:
+    document = json.loads(host.file("/opt/ddtree/manifest.json").content_string)
+    if document["base"]["kind"] == "bootstrap":
+        listed = host.check_output("cat /etc/apt/sources.list /etc/apt/sources.list.d/* || true")
+        assert listed == ""

@@ -142,7 +142,7 @@ def test_jit_toolchain_compiles_a_kernel(run_in: Callable[..., Ran], target: Tar
         'extern "C" void run(float* x) { twice<<<1, 32>>>(x); cudaDeviceSynchronize(); }\\n'
         "' > k.cu\n"
         "nvcc -arch=sm_120 -O2 -shared -Xcompiler -fPIC k.cu -o libk.so -cudart shared "
-        "-L$CUDA_HOME/lib64\n"
+        "-L$CUDA_HOME/lib64 -L$CUDA_HOME/lib64/stubs -lcuda -lnvrtc -lcublas -lcublasLt\n"
         "nvcc --version\n"
         "ls -l libk.so\n"
     )

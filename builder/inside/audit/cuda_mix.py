@@ -13,6 +13,8 @@ from builder.inside.distributions import Distribution
 _SUFFIX = re.compile(r"(?:^|-)(?:cu|cuda)(1[0-9])[0-9x]?(?:$|-)")
 _LOCAL = re.compile(r"\+cu(1[0-9])[0-9]$")
 _FOLDER = re.compile(r"(?:^|/)nvidia/cu(1[0-9])/")
+# cuda/core/cu12 beside cu13: twins whose file names say nothing.
+_TWIN = re.compile(r"(?:^|/)cu(1[0-9])/")
 # Bindings whose own major is CUDA's.
 _VERSIONED = ("cuda-bindings", "cuda-python", "cuda-toolkit")
 
@@ -62,6 +64,9 @@ def libraries(context: Context) -> Iterator[Finding]:
     names = [elf.path for elf in context.files.elves] + sorted(context.files.links)
     for path in names:
         major = cuda_major(PurePosixPath(path).name)
+        twin = _TWIN.search(context.files.below_site(path))
+        if major is None and twin:
+            major = int(twin.group(1))
         if major is None:
             continue
         context.count("MIX002")

@@ -18,7 +18,7 @@ _REMEDY = "rebuild the overlay's wheel with the pinned NVRTC and architectures"
 def kernel_files(context: Context) -> list[Path]:
     """`<kernel>.<architecture>.cubin|ptx` of the overlay."""
     folder = context.files.site_path / PACKAGE / "kernels"
-    return sorted(p for p in folder.glob("*.*.*") if p.suffix in (".cubin", ".ptx"))
+    return sorted(p for p in folder.glob("*") if p.suffix in (".cubin", ".ptx"))
 
 
 def architectures(context: Context) -> Iterator[Finding]:
@@ -28,7 +28,12 @@ def architectures(context: Context) -> Iterator[Finding]:
     for path in kernel_files(context):
         context.count("KRN001")
         name = str(path.relative_to(context.files.root))
-        kernel, claimed, _ = path.name.split(".")
+        parts = path.name.split(".")
+        if len(parts) != 3:
+            text = "is not named <kernel>.<architecture>.<cubin or ptx>"
+            yield Finding("KRN001", name, text, _REMEDY)
+            continue
+        kernel, claimed, _ = parts
         try:
             real = _architecture(path)
         except (NotElfError, UnicodeDecodeError) as exc:

@@ -61,11 +61,7 @@ def imported(context: Context) -> Iterator[Finding]:
                 text=True,
                 timeout=600,
                 check=False,
-                env={
-                    **os.environ,
-                    **dict.fromkeys(_CACHES, scratch),
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                },
+                env=_environment(scratch),
             )
     except (OSError, subprocess.TimeoutExpired) as exc:
         yield Finding("REG003", name, f"{python}: {exc}", "repair the virtual environment")
@@ -83,6 +79,16 @@ def imported(context: Context) -> Iterator[Finding]:
     if answer["algorithm"] != ALGORITHM or missing:
         text = f"imported SGLang has {answer['algorithm']}, lacks {', '.join(missing) or 'nothing'}"
         yield Finding("REG003", name, text, _REMEDY)
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """As the appliance runs: the audit's own PYTHONPATH would lend the image missing modules."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {
+        **inherited,
+        **dict.fromkeys(_CACHES, scratch),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def _assigned(

@@ -7,6 +7,7 @@ from builder.inside.audit import (
     distributions,
     kernels,
     linkage,
+    permissions,
     registration,
     size,
     toolchain,
@@ -40,5 +41,6 @@ RULES = (
     Rule("DST002", "no file of two distributions", distributions.collisions),
     Rule("DST003", "every recorded file present", distributions.complete),
     Rule("DST004", "our wheels as recorded", distributions.hashes),
+    Rule("SEC001", "no set-ID and no world-writable file", permissions.modes),
     Rule("SIZ001", "size budget", size.budget),
 )

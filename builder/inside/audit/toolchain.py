@@ -18,7 +18,10 @@ _SYSTEM = {
 _TOOLKIT = (
     *("bin/nvcc", "bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "nvvm/bin/cicc"),
     *("nvvm/libdevice/libdevice.10.bc", "include/cuda_runtime.h", "include/cuda.h"),
-    *("include/crt/host_config.h", "lib64/libcudart.so"),
+    "include/crt/host_config.h",
+    # -lcudart by nvcc and torch, -lnvrtc, -lcublas, -lcublasLt and -lcuda by FlashInfer
+    *(f"lib64/lib{name}.so" for name in ("cudart", "nvrtc", "cublas", "cublasLt")),
+    "lib64/stubs/libcuda.so",
 )
 # CCCL 3 (CUDA 13) lies below include/cccl, CCCL 2 directly in include.
 _CCCL = ("include/cccl/cuda/std/version", "include/cuda/std/version")
@@ -116,10 +119,17 @@ def versions(context: Context) -> Iterator[Finding]:
 
 def _components(context: Context) -> Iterator[Finding]:
     target = context.target
-    if target.toolchain_source != "wheels":
-        return  # archives carry no metadata; their hashes were checked when they were unpacked
     for name, version in sorted(target.components.items()):
         context.count("JIT002")
+        if _minor(version) != target.cuda:
+            yield Finding(
+                "JIT002",
+                name,
+                f"pinned is {version}, the variant is CUDA {target.cuda}",
+                _REMEDY,
+            )
+        if target.toolchain_source != "wheels":
+            continue  # archives carry no metadata; their hashes were checked when unpacked
         found = context.files.distribution(normalise(name))
         if found is None or found.version != version:
             yield Finding(
@@ -128,6 +138,17 @@ def _components(context: Context) -> Iterator[Finding]:
                 f"installed is {found.version if found else 'nothing'}, pinned is {version}",
                 _REMEDY,
             )
+        if found is not None and _minor(found.version) != target.cuda:
+            yield Finding(
+                "JIT002",
+                name,
+                f"installed is {found.version}, the variant is CUDA {target.cuda}",
+                _REMEDY,
+            )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def triton_assemblers(context: Context) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.inside.audit.model import Context, Finding
-from builder.inside.elf import ElfFile
+from builder.inside.elf import ElfFile, NotElfError
 from builder.inside.filesystem import FileSystem
 
 # Mangled names in the namespaces of torch: functions, methods, vtables, type information, guards.
@@ -27,8 +27,12 @@ def is_torch_symbol(name: str) -> bool:
     return _TORCH_SYMBOL.match(name) is not None
 
 
-def extensions(files: FileSystem) -> list[ElfFile]:
-    """Libraries that link to torch, torch's own among them."""
+def extensions(context: Context) -> list[ElfFile]:
+    """Libraries that link to torch, torch's own among them.
+
+    Those too that only leave torch's symbols undefined: whoever imports torch first provides them.
+    """
+    files = context.files
     return [
         elf
         for elf in files.elves
@@ -36,8 +40,19 @@ def extensions(files: FileSystem) -> list[ElfFile]:
         and (
             any(name.startswith(("libtorch", "libc10")) for name in elf.needed)
             or files.below_site(elf.path).startswith("torch/lib/")
+            or any(map(is_torch_symbol, _undefined(context, elf)))
         )
     ]
+
+
+def _undefined(context: Context, elf: ElfFile) -> frozenset[str]:
+    """None for a damaged file, which LNK003 reports, and for a program."""
+    if ".so" not in elf.path.rpartition("/")[2]:
+        return frozenset()
+    try:
+        return context.symbols(elf).undefined
+    except NotElfError:
+        return frozenset()
 
 
 def torch_exports(context: Context) -> frozenset[str]:
@@ -56,7 +71,7 @@ def symbols(context: Context) -> Iterator[Finding]:
     if not exports:
         yield Finding("ABI001", "torch/lib", "torch's libraries are missing", "install torch")
         return
-    for elf in extensions(context.files):
+    for elf in extensions(context):
         table = context.symbols(elf)
         wanted = {name for name in table.undefined if is_torch_symbol(name)}
         context.count("ABI001", len(wanted))

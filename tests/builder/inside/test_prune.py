@@ -208,6 +208,29 @@ def test_proof_needs_device_code_to_speak_of(site: Path, content: bytes) -> None
         prune(site, rules(PROOF), "cu130")
 
 
+@pytest.mark.parametrize(("version", "header"), [(2, 16), (0, 16), (1, 24)])
+def test_proof_refuses_a_fat_binary_that_it_cannot_read(
+    site: Path, version: int, header: int
+) -> None:
+    unknown = fatbin((CUBIN, 120, 0), version=version, header=header)
+    (site / "pkg/big.so").write_bytes(fatbin((CUBIN, 90, EXACT)) + unknown)
+    with pytest.raises(PruneError, match=f"version {version}, header {header}"):
+        prune(site, rules(PROOF), "cu130")
+    assert (site / "pkg/big.so").exists()
+
+
+def test_proof_refuses_a_fat_binary_that_is_cut_off(site: Path) -> None:
+    (site / "pkg/big.so").write_bytes(fatbin((CUBIN, 90, EXACT)) + fatbin((CUBIN, 90, 0))[:-1])
+    with pytest.raises(PruneError, match="cannot be read"):
+        prune(site, rules(PROOF), "cu130")
+
+
+def test_the_magic_number_as_an_operand_is_no_fat_binary(site: Path) -> None:
+    operand = b"\x81\x38\x50\xed\x55\xba\x0f\x85" + b"\x90" * 20
+    (site / "pkg/big.so").write_bytes(operand + fatbin((CUBIN, 90, EXACT)))
+    assert prune(site, rules(PROOF), "cu130")[0].files == ("pkg/big.so",)
+
+
 def test_as_a_plain_script_with_a_report(site: Path, tmp_path: Path) -> None:
     """That is how the early build stage runs it: no package, no path, nothing installed."""
     listed = tmp_path / "prune.toml"

@@ -88,7 +88,7 @@ def ptx(architecture: str = "sm_120", release: str = "13.0.88") -> str:
     )
 
 
-def fatbin(*entries: tuple[int, int, int]) -> bytes:
+def fatbin(*entries: tuple[int, int, int], version: int = 1, header: int = 16) -> bytes:
     """A fat binary with (kind, architecture, flags) entries and dummy payloads."""
     body = b""
     for kind, architecture, flags in entries:
@@ -97,7 +97,7 @@ def fatbin(*entries: tuple[int, int, int]) -> bytes:
         struct.pack_into("<I", entry, 28, architecture)
         struct.pack_into("<Q", entry, 40, flags)
         body += bytes(entry) + b"x" * 16
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+    return struct.pack("<IHHQ", 0xBA55ED50, version, header, len(body)) + body
 
 
 def shared_library(
@@ -205,6 +205,7 @@ class Tree:
 
 STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 C10_CALL = "_ZN3c103fooEv"
+SHIM = "aoti_torch_get_dtype"  # of torch's C interface
 C10_CHECK = f"_ZN3c106detail14torchCheckFailEPKcS2_jRK{STRING}"
 FIELDS = ("budget", "topk", "allow_hybrid_unsafe")
 PYTHON = """#!/bin/sh
@@ -221,6 +222,8 @@ def clean_tree(root: Path) -> Tree:
     _sglang(tree)
     _overlay(tree)
     _toolkit(tree)
+    # Names no torch library, yet needs what torch exports, as cuda.core does.
+    tree.library("cuda/core/cu13/_tensor_bridge.so", undefined=[SHIM])
     tree.install("packaging", "26.0")
     tree.install("torchvision", "0.26.0", requires=["torch==2.11.0", "numpy; extra == 'x'"])
     tree.install("torchaudio", "2.11.0")
@@ -228,6 +231,12 @@ def clean_tree(root: Path) -> Tree:
     tree.write("usr/include/python3.11/Python.h", "")
     tree.write(f"{VENV}/bin/ninja", "#!/bin/sh\n")
     tree.write(f"{VENV}/bin/python", PYTHON)
+    for sticky in ("tmp", "var/tmp"):
+        (tree.root / sticky).mkdir(parents=True)
+        (tree.root / sticky).chmod(0o1777)
+    cache = tree.root / "var/cache/ddtree"
+    cache.mkdir(parents=True)
+    cache.chmod(0o2775)
     tree.write("etc/debian_version", "12.11\n")
     tree.write(
         "var/lib/dpkg/status",
@@ -238,7 +247,7 @@ def clean_tree(root: Path) -> Tree:
 
 
 def _torch(tree: Tree) -> None:
-    tree.library("torch/lib/libc10.so", defined=[C10_CALL, C10_CHECK])
+    tree.library("torch/lib/libc10.so", defined=[C10_CALL, C10_CHECK, SHIM])
     tree.library(
         "torch/lib/libtorch_cpu.so",
         needed=["libc10.so", "libcudart.so.13"],
@@ -299,7 +308,12 @@ def _overlay(tree: Tree) -> None:
 def _toolkit(tree: Tree) -> None:
     home = f"{SITE}/{TOOLKIT}"
     tree.library(f"{TOOLKIT}/lib/libcudart.so.13", soname="libcudart.so.13")
-    (tree.site / TOOLKIT / "lib/libcudart.so").symlink_to("libcudart.so.13")
+    for name in ("nvrtc", "cublas", "cublasLt"):
+        soname = f"lib{name}.so.13"
+        tree.library(f"{TOOLKIT}/lib/{soname}", soname=soname)
+    for name in ("cudart", "nvrtc", "cublas", "cublasLt"):
+        (tree.site / TOOLKIT / f"lib/lib{name}.so").symlink_to(f"lib{name}.so.13")
+    tree.library(f"{TOOLKIT}/lib/stubs/libcuda.so", soname="libcuda.so.1", defined=["cuInit"])
     (tree.site / TOOLKIT / "lib64").symlink_to("lib")
     for name in ("nvcc", "ptxas", "cudafe++", "fatbinary", "nvlink"):
         tree.program(f"{home}/bin/{name}", "13.0.88")

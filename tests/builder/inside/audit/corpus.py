@@ -67,6 +67,10 @@ def _elsewhere(tree: Tree) -> None:
     tree.library(COMMON_OPS, needed=["libother.so"])
 
 
+def _mode(path: str, mode: int) -> Callable[[Tree], object]:
+    return lambda tree: (tree.root / path).chmod(mode)
+
+
 def _hole(tree: Tree) -> None:
     tree.install("holey", "1", extra={"holey.py": ""})
     (tree.site / "holey.py").unlink()
@@ -100,6 +104,20 @@ CORPUS = [
         "a stable-ABI shim that this torch lacks",
         _ops(needed=["libc10.so"], undefined=["torch_call_dispatcher"]),
         "torch_call_dispatcher",
+    ),
+    Broken(
+        "ABI001",
+        "torch's C interface without a NEEDED",
+        lambda tree: tree.library(
+            "cuda/core/cu13/_tensor_bridge.so", undefined=["aoti_torch_gone"]
+        ),
+        "aoti_torch_gone",
+    ),
+    Broken(
+        "ABI001",
+        "torch's C++ without a NEEDED",
+        lambda tree: tree.library("other/_ext.so", undefined=["_ZN2at4goneEv"]),
+        "_ZN2at4goneEv",
     ),
     Broken(
         "ABI002",
@@ -161,6 +179,18 @@ CORPUS = [
         "sm_121",
     ),
     Broken(
+        "KRN001",
+        "a name of four parts",
+        _write(f"{KERNELS}/build.tree.sm_120.cubin", cubin("sm_120")),
+        "is not named",
+    ),
+    Broken(
+        "KRN001",
+        "a name of two parts",
+        _write(f"{KERNELS}/build_tree.cubin", cubin("sm_120")),
+        "is not named",
+    ),
+    Broken(
         "KRN002",
         "another NVRTC",
         _write(f"{KERNELS}/build_tree.sm_120.cubin", cubin("sm_120", "12.8.93")),
@@ -192,6 +222,12 @@ CORPUS = [
         "CUDA 12",
     ),
     Broken(
+        "MIX002",
+        "a twin in a folder of CUDA 12",
+        lambda tree: tree.library("cuda/core/cu12/_device.so"),
+        "CUDA 12",
+    ),
+    Broken(
         "REG001",
         "the enum without DDTREE",
         _replace(f"{SITE}/sglang/srt/speculative/spec_info.py", "DDTREE", "EAGLE"),
@@ -220,7 +256,13 @@ CORPUS = [
     Broken("JIT001", "no ninja", _remove("opt/ddtree/venv/bin/ninja"), "ninja"),
     Broken("JIT001", "no cicc", _remove(f"{SITE}/{TOOLKIT}/nvvm/bin/cicc"), "toolkit"),
     Broken("JIT001", "no lib64", _remove(f"{SITE}/{TOOLKIT}/lib64"), "toolkit"),
-    Broken("JIT001", "no libcudart.so", _remove(f"{SITE}/{TOOLKIT}/lib/libcudart.so"), "toolkit"),
+    *(
+        Broken("JIT001", f"no {name}", _remove(f"{SITE}/{TOOLKIT}/lib/{name}"), name)
+        for name in (
+            *("libcudart.so", "libnvrtc.so", "libcublas.so", "libcublasLt.so"),
+            "stubs/libcuda.so",
+        )
+    ),
     Broken("JIT001", "no CCCL", _remove(f"{SITE}/{TOOLKIT}/include/cccl/cuda/std/version"), "CCCL"),
     Broken(
         "JIT001",
@@ -263,6 +305,32 @@ CORPUS = [
                 "source": "wheels",
                 "home": TOOLKIT,
                 "components": {"nvidia-cuda-nvcc": "13.0.99"},
+            }
+        },
+    ),
+    Broken(
+        "JIT002",
+        "a pin and a component of another minor",
+        lambda tree: tree.install("nvidia-nvvm", "13.3.33"),
+        "installed is 13.3.33, the variant is CUDA 13.0",
+        {
+            "toolchain": {
+                "source": "wheels",
+                "home": TOOLKIT,
+                "components": {"nvidia-nvvm": "13.3.33"},
+            }
+        },
+    ),
+    Broken(
+        "JIT002",
+        "an archive pinned to another minor",
+        lambda tree: None,
+        "pinned is 12.8.90",
+        {
+            "toolchain": {
+                "source": "archives",
+                "home": TOOLKIT,
+                "components": {"cuda_cudart": "12.8.90"},
             }
         },
     ),
@@ -311,5 +379,10 @@ CORPUS = [
         _replace(f"{SITE}/sglang/srt/server_args.py", "ServerArgs", "ServerArgs  "),
         "differs",
     ),
+    Broken("SEC001", "a setuid program", _mode("usr/bin/g++", 0o4755), "g++ mode 4755"),
+    Broken("SEC001", "a setgid program", _mode("usr/bin/g++", 0o2755), "g++ mode 2755"),
+    Broken("SEC001", "a world-writable file", _mode("etc/debian_version", 0o666), "mode 0666"),
+    Broken("SEC001", "a world-writable folder", _mode("var/cache/ddtree", 0o2777), "mode 2777"),
+    Broken("SEC001", "a temporary folder without its sticky bit", _mode("tmp", 0o777), "tmp a"),
     Broken("SIZ001", "over the budget", lambda tree: None, "exceed", {"budget_gib": 1e-6}),
 ]

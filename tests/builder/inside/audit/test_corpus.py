@@ -6,8 +6,9 @@ import pytest
 
 from builder.inside.audit.rules import RULES
 from builder.inside.audit.run import audit
+from builder.inside.audit.torch_abi import extensions
 from tests.builder.inside.audit.corpus import CORPUS, Broken
-from tests.builder.inside.tree import Tree
+from tests.builder.inside.tree import PYTHON, SITE, Tree
 
 
 @pytest.mark.parametrize("broken", CORPUS, ids=lambda b: f"{b.code}-{b.what}")
@@ -45,6 +46,25 @@ def test_a_stand_in_may_lack_the_toolkit_with_a_reason(tree: Tree) -> None:
     assert outcome.result.errors == ()
     assert [rule.code for rule in outcome.skipped] == ["JIT002"]
     assert outcome.context.notes["toolkit"] == "absent: not published"
+
+
+def test_the_import_borrows_no_module_of_the_audit(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/tools")
+    python = '#!/bin/sh\n[ -z "$PYTHONPATH" ] || exit 1\n'
+    tree.write("opt/ddtree/venv/bin/python", python + PYTHON.removeprefix("#!/bin/sh\n"))
+    outcome = audit(tree.context(import_checks=True), RULES, [])
+    assert outcome.result.errors == ()
+    assert outcome.context.checked["REG003"] == 1
+
+
+def test_extensions_are_known_by_needed_or_by_symbols(tree: Tree) -> None:
+    tree.library("plain/_ext.so", undefined=["cudaMalloc"])
+    found = {elf.path.removeprefix(f"{SITE}/") for elf in extensions(tree.context())}
+    assert "cuda/core/cu13/_tensor_bridge.so" in found
+    assert "sgl_kernel/common_ops.abi3.so" in found
+    assert "plain/_ext.so" not in found
 
 
 def test_an_override_waives_what_it_replaces(tree: Tree) -> None:

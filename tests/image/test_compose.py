@@ -37,15 +37,8 @@ def test_compose_file_is_valid_and_reserves_the_gpus(engine: docker.DockerClient
     assert service["ports"][0]["host_ip"] == "127.0.0.1"
 
 
-def test_a_missing_image_is_named(engine: docker.DockerClient) -> None:
-    env = {k: v for k, v in os.environ.items() if k != "DDTREE_IMAGE"}
-    ran = subprocess.run(
-        ["docker", "compose", "-f", "compose.yaml", "config"],
-        cwd=default_project().root,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("missing", ["DDTREE_IMAGE", "DDTREE_MODEL"])
+def test_a_missing_setting_is_named(engine: docker.DockerClient, missing: str) -> None:
+    ran = config(**{"DDTREE_IMAGE": "name", "DDTREE_MODEL": "m", missing: ""})
     assert ran.returncode != 0
-    assert "DDTREE_IMAGE" in ran.stderr
+    assert missing in ran.stderr

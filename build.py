@@ -20,9 +20,12 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import venv
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from builder.errors import BuilderEnvironmentError
 from builder.project import Project
@@ -42,43 +45,61 @@ def environment_dir(lock: Path, cache: Path) -> Path:
     return cache / "env" / f"{digest}-py{sys.version_info[0]}.{sys.version_info[1]}"
 
 
+def usable(target: Path) -> bool:
+    """Complete, and its interpreter (a link to the host's) still there."""
+    return (target / "complete").exists() and (target / "bin" / "python").exists()
+
+
 def prepare(lock: Path, target: Path) -> None:
-    """Create the environment unless it is complete. Raises BuilderEnvironmentError."""
-    marker = target / "complete"
-    if marker.exists():
+    """Create the environment unless it is usable. Raises BuilderEnvironmentError."""
+    if usable(target):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{target.name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)  # two builds started together share one preparation
-        if marker.exists():
+        if usable(target):
             return
         shutil.rmtree(target, ignore_errors=True)
         print(f"preparing the builder's environment in {target} (once)", file=sys.stderr)
         try:
-            venv.create(target, with_pip=True, symlinks=True)
-        except (subprocess.CalledProcessError, OSError) as exc:
+            create(lock, target)
+        except BaseException:
+            # Under the lock: a builder that only waited must not remove what another one makes.
             shutil.rmtree(target, ignore_errors=True)
-            raise BuilderEnvironmentError(
-                f"Python cannot create a virtual environment: {exc}",
-                "install the venv module (Debian and Ubuntu: apt-get install python3-venv)",
-            ) from None
-        install = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        install += ["--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
-        install += ["--require-hashes", "-r", str(lock)]
-        # A host's constraints are about the host's own programs, not about this environment.
-        env = {**os.environ, "PIP_CONSTRAINT": os.devnull}
-        done = subprocess.run(install, env=env, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode != 0:
-            shutil.rmtree(target, ignore_errors=True)
-            lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")] or ["no output"]
-            raise BuilderEnvironmentError(
-                f"pip could not install {lock.relative_to(ROOT)}: {lines[-1]}",
-                "check that the package index can be reached (pip's own settings apply)",
-            )
-        marker.write_text("ok\n")
+            raise
 
 
-def main(argv: list[str]) -> int:
+def create(lock: Path, target: Path) -> None:
+    """A virtual environment with exactly what the lock names."""
+    try:
+        venv.create(target, with_pip=True, symlinks=True)
+    except subprocess.CalledProcessError as exc:
+        raise BuilderEnvironmentError(
+            f"Python cannot create a virtual environment: {exc}",
+            "install the venv module (Debian and Ubuntu: apt-get install python3-venv)",
+        ) from None
+    install = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    install += ["--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
+    install += ["--require-hashes", "-r", str(lock)]
+    # A host's constraints are about the host's own programs, not about this environment.
+    env = {**os.environ, "PIP_CONSTRAINT": os.devnull}
+    done = subprocess.run(install, env=env, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")] or ["no output"]
+        raise BuilderEnvironmentError(
+            f"pip could not install {lock.relative_to(ROOT)}: {lines[-1]}",
+            "check that the package index can be reached (pip's own settings apply)",
+        )
+    (target / "complete").write_text("ok\n")
+
+
+def interrupted(_signum: int, _frame: FrameType | None) -> NoReturn:
+    """TERM and HUP leave as Ctrl-C does: children ended, half-made folders removed."""
+    raise KeyboardInterrupt
+
+
+def enter(argv: list[str]) -> int:
+    """Run the verb in its environment, made first where it is missing."""
     lock = environment_lock(argv)
     target = environment_dir(lock, Project(ROOT).cache)
     if Path(sys.prefix) == target:
@@ -87,15 +108,28 @@ def main(argv: list[str]) -> int:
         return run(argv)
     try:
         prepare(lock, target)
+        python = str(target / "bin" / "python")
+        return os.execv(python, [python, str(ROOT / "build.py"), *argv])  # noqa: S606
+    except OSError as exc:
+        raise BuilderEnvironmentError(
+            f"{exc.filename or target}: {exc.strerror}",
+            "check owner and free space of the cache, or set DDTREE_CACHE to a folder of yours",
+        ) from None
+
+
+def main(argv: list[str]) -> int:
+    """The process exit code."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+                signal.signal(number, interrupted)
+        return enter(argv)
     except BuilderEnvironmentError as exc:
         print(f"error: {exc.what}\n  fix: {exc.remedy}", file=sys.stderr)
         return exc.exit_code
     except KeyboardInterrupt:
-        shutil.rmtree(target, ignore_errors=True)
         print("interrupted; nothing was built", file=sys.stderr)
         return 130
-    python = str(target / "bin" / "python")
-    return os.execv(python, [python, str(ROOT / "build.py"), *argv])  # noqa: S606
 
 
 if __name__ == "__main__":

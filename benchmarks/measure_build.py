@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 EDITED = "ddtree_overlay/src/ddtree_overlay/tree/reference.py"
 TOP = 15
+TOOLS = ("engine", "buildx", "containerd", "runc")
 
 
 def build(root: Path, cache: Path, cuda: str, engine: str) -> tuple[float, dict[str, Any]]:
@@ -80,7 +81,7 @@ def report(rows: list[tuple[str, float]], result: dict[str, Any], seen: dict[str
         "",
         f"- date: {today}, commit {commit}",
         f"- machine: {machine()}",
-        f"- engine: {result['engine']}",
+        "- engine: " + ", ".join(f"{name} {result['engine'][name]}" for name in TOOLS),
         f"- image: {result['reference']}, base {result['base'].split(':')[0]}",
         "",
         "| run | seconds | target |",

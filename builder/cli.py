@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 import sys
-from types import FrameType
-from typing import NoReturn
 
 import docker.errors
 import requests
 
 from builder import build_cli, console, explain, plan, render, test_cli
 from builder.engine import cli as engine_cli
-from builder.errors import BuilderError, EngineFailedError
+from builder.errors import BuilderError, EngineFailedError, HostFileError
 from builder.lock import cli as lock_cli
 from builder.patches import cli as patches_cli
 from builder.project import default_project
@@ -65,10 +63,24 @@ def with_default_verb(argv: list[str]) -> list[str]:
     return argv
 
 
-def _terminated(_signum: int, _frame: FrameType | None) -> NoReturn:
-    # A service manager's TERM must take the same way out as Ctrl-C: `finally` blocks stop the
-    # private engine and drop half-written files.
-    raise KeyboardInterrupt
+def run_verb(args: argparse.Namespace) -> int:
+    """The verb's exit code; what no module foresaw becomes an error of ours."""
+    try:
+        code: int = args.handler(args, default_project())
+        sys.stdout.flush()
+    except (docker.errors.DockerException, requests.RequestException) as exc:
+        said = " ".join(str(exc).split())
+        raise EngineFailedError(
+            f"the engine failed: {said}", "read the engine's log, then run it again"
+        ) from None
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        where = f"{exc.filename}: " if exc.filename else ""
+        raise HostFileError(
+            f"{where}{exc.strerror or exc}", "check that path, its owner and its free space"
+        ) from None
+    return code
 
 
 def main(argv: list[str]) -> int:
@@ -78,13 +90,11 @@ def main(argv: list[str]) -> int:
     if args.verb is None:
         parser.print_help(sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _terminated)
-    as_json = bool(getattr(args, "json", False))
     try:
-        code: int = args.handler(args, default_project())
+        return run_verb(args)
     except BuilderError as exc:
         print(f"error: {exc.what}\n  fix: {exc.remedy}", file=sys.stderr)
-        if as_json:
+        if getattr(args, "json", False):
             console.result_json(
                 {
                     "error": type(exc).__name__,
@@ -94,18 +104,12 @@ def main(argv: list[str]) -> int:
                 }
             )
         return exc.exit_code
-    except (docker.errors.DockerException, requests.RequestException) as exc:
-        said = " ".join(str(exc).split())
-        print(
-            f"error: the engine failed: {said}\n  fix: read the engine's log, then run it again",
-            file=sys.stderr,
-        )
-        return EngineFailedError.exit_code
     except KeyboardInterrupt:
         print(
             "interrupted; what was started is stopped, finished steps stay cached", file=sys.stderr
         )
         return INTERRUPTED
     except BrokenPipeError:
+        # The reader (`| head`) has gone: the interpreter's last flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return code

@@ -192,6 +192,12 @@ class ChecksFailedError(BuilderError):
     exit_code = 54
 
 
+class HostFileError(BuilderError):
+    """A file or folder of the host cannot be read or written."""
+
+    exit_code = 55
+
+
 # -- 60..69: before the builder runs -----------------------------------------------------------
 # 61 is "Python is too old", said by build.py itself before it can import this module.
 

@@ -85,7 +85,9 @@ def toml_line(path: Path, key: str) -> int:
 def trail(project: Project, target: Target, key: str) -> list[Step]:
     """The stations of one pin. Raises UnknownPinError with near matches."""
     keys = pin_keys(project, target)
-    if target.stand_in and f"stand_in.{key}" in keys:
+    if key.startswith("stand_in."):
+        target = load_target(project, target.variant, stand_in=True)
+    elif target.stand_in and f"stand_in.{key}" in keys:
         key = f"stand_in.{key}"
     if key not in keys:
         near = difflib.get_close_matches(key, keys, n=3, cutoff=0.4)
@@ -98,9 +100,12 @@ def trail(project: Project, target: Target, key: str) -> list[Step]:
     line = toml_line(path, key)
     steps = [Step(f"{path.relative_to(project.root)}:{line}", f"{key} = {shown}")]
     distribution, manifest, label = TRAILS.get(key.removeprefix("stand_in."), ("", "", ""))
+    if key.startswith("toolchain.components.nvidia-"):
+        distribution = key.rsplit(".", 1)[-1]
     if distribution:
         steps.append(_lock_step(project, target, distribution))
-    steps += _dockerfile_steps(project, target, value)
+    if not distribution:  # those reach the Dockerfile by way of the lock
+        steps += _dockerfile_steps(project, target, value)
     origin = "as observed" if manifest.startswith("observed.") else "from the pins"
     if manifest:
         steps.append(Step("/opt/ddtree/manifest.json in the image", f"{manifest} ({origin})"))
@@ -128,12 +133,17 @@ def _dockerfile_steps(project: Project, target: Target, value: Any) -> list[Step
     words = [re.escape(str(v)) for v in values if len(str(v)) > 2]
     if not words:
         return []
-    pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(words)})(?![\w.]*\w)")
+    # A list's items stand alone (packages, one a line) or joined by commas.
+    joined = re.escape(",".join(str(v) for v in values))
+    alone = "|".join(words) if isinstance(value, str) else "(?!)"
+    pattern = re.compile(
+        rf"(?<![\w.])(?:{joined}|{alone})(?![\w.]*\w)|^ +(?:{'|'.join(words)})(?: \\)?$"
+    )
     name = str(target.dockerfile(project).relative_to(project.root))
     return [
         Step(f"{name}:{number}", line.strip())
         for number, line in enumerate(render(project, target).splitlines(), 1)
-        if pattern.search(line)
+        if pattern.search(line) and not line.startswith("#")
     ]
 
 

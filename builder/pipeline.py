@@ -21,7 +21,7 @@ from builder.engine import Engine
 from builder.engine.disk import check_existing
 from builder.errors import BuildFailedError
 from builder.lock import check_lock
-from builder.patches.wheel import build_patched_wheel
+from builder.patches.wheel import PatchedWheel, build_patched_wheel
 from builder.pins import Target
 from builder.project import Project
 from builder.proof import prove
@@ -64,6 +64,7 @@ def preflight(project: Project, target: Target, options: BuildOptions) -> None:
         verify(project, target, options.wheelhouse)
     elif target.sources:
         check_sources(target, options.mirrors, project=project)
+    patched_sglang(project, target, options)
 
 
 def disk_need(project: Project, target: Target, engine: Engine, *, no_cache: bool) -> int:
@@ -140,15 +141,20 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
     return _result(target, engine, context, base, reference, begin, proof, up_to_date=False)
 
 
+def patched_sglang(project: Project, target: Target, options: BuildOptions) -> PatchedWheel:
+    """The repacked wheel, from the cache when nothing of it changed."""
+    shared = target.shared
+    upstream = (
+        options.wheelhouse / shared.sglang.wheel
+        if options.wheelhouse
+        else fetch_sglang_wheel(project, shared)
+    )
+    return build_patched_wheel(project, shared, upstream, project.cache / "sglang")
+
+
 def _stage(project: Project, target: Target, base: Base, options: BuildOptions) -> Context:
     shared = target.shared
-    with console.step("patched SGLang"):
-        upstream = (
-            options.wheelhouse / shared.sglang.wheel
-            if options.wheelhouse
-            else fetch_sglang_wheel(project, shared)
-        )
-        patched = build_patched_wheel(project, shared, upstream, project.cache / "sglang")
+    patched = patched_sglang(project, target, options)
     description = describe_target(
         project,
         target,

@@ -18,6 +18,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, allow_all: bool = Fal
         default="all" if allow_all else None,
         help=f"CUDA variant: cu128 or cu130{extra}",
     )
+    parser.set_defaults(allow_all=allow_all)
     parser.add_argument(
         "--stand-in",
         action="store_true",
@@ -27,7 +28,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, allow_all: bool = Fal
 
 def chosen_targets(args: argparse.Namespace, project: Project) -> list[Target]:
     """What the options name. Raises UnknownVariantError and the pin errors."""
-    if args.cuda == "all":
+    if args.cuda == "all" and args.allow_all:
         targets = all_targets(project)
         return [t for t in targets if t.stand_in] if args.stand_in else targets
     return [load_target(project, args.cuda, stand_in=args.stand_in)]

@@ -14,7 +14,7 @@ from typing import Literal
 from builder import console
 from builder.engine.aptsources import AptUnavailableError
 from builder.engine.disk import check_disk, check_existing
-from builder.engine.existing import Found, find_existing
+from builder.engine.existing import Found, find_existing, named_engine
 from builder.engine.layout import layout_of
 from builder.engine.model import Engine
 from builder.engine.packages import obtain
@@ -50,7 +50,8 @@ def acquire(
         try:
             found = find_existing()
         except EngineAbsentError as absent:
-            if mode == "existing":
+            # An engine that the user named is the one they want: never another in its place.
+            if mode == "existing" or named_engine():
                 raise
             _check_private_possible(absent)
             console.info(f"{absent.what}; starting a private one, stopped at the end")

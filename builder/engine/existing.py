@@ -48,6 +48,11 @@ def _client(env: Mapping[str, str], timeout: int) -> tuple[docker.DockerClient, 
     return client, url
 
 
+def named_engine() -> bool:
+    """The environment names an engine (DOCKER_HOST, DOCKER_CONTEXT)."""
+    return bool(os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT"))
+
+
 def find_existing(env: Mapping[str, str] | None = None) -> Found:
     """The answering engine. Raises EngineAbsentError saying where none answered, and why."""
     used = os.environ if env is None else env

@@ -215,7 +215,7 @@ def _uninterrupted() -> Iterator[None]:
     try:
         before = {
             number: signal.signal(number, signal.SIG_IGN)
-            for number in (signal.SIGINT, signal.SIGTERM)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
     except ValueError:  # not the main thread, which alone gets signals
         yield

@@ -10,6 +10,19 @@ from builder.pins.target import Target
 
 Clash = Callable[[str, str, str], PinConflictError]
 
+# What JIT compiles and links with; an unpinned one follows whatever asks for it last.
+JIT_COMPONENTS: dict[str, set[str]] = {
+    "wheels": {
+        "nvidia-cuda-nvcc",
+        "nvidia-nvvm",
+        "nvidia-cuda-crt",
+        "nvidia-cuda-runtime",
+        "nvidia-cuda-cccl",
+    },
+    "archives": {"cuda_nvcc", "cuda_cudart", "cuda_cccl"},
+    "absent": set(),
+}
+
 # torch's PyPI builds carry one CUDA each; the local version says which one elsewhere.
 _PYPI_TORCH_CUDA = {"2.9": "12.8", "2.10": "12.8", "2.11": "13.0"}
 
@@ -45,6 +58,13 @@ def check_target(target: Target) -> None:
         )
     if "sm_120" not in target.cubin.sass:
         raise clash("cubin.sass", "sm_120 is missing", 'add "sm_120": the appliance runs on it')
+    missing = sorted(JIT_COMPONENTS[target.toolchain.source] - set(target.toolchain.components))
+    if missing:
+        raise clash(
+            "toolchain.components",
+            f"no pin for {', '.join(missing)}: the resolver would choose its CUDA version",
+            "pin every component that JIT uses",
+        )
     for component, version in target.toolchain.components.items():
         if not version.startswith(target.cuda.version + "."):
             raise clash(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")]
@@ -13,6 +14,11 @@ ImageByDigest = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9./_-]+:[A-Za-z0-9._-]+@sha256:[0-9a-f]{64}$")
 ]
 HttpsUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")]
+Day = Annotated[
+    str,
+    StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"),
+    AfterValidator(lambda text: date.fromisoformat(text).isoformat()),
+]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+a?$")]
 Ptx = Annotated[str, StringConstraints(pattern=r"^compute_[0-9]+$")]
@@ -71,14 +77,14 @@ class EnginePins(_Table):
 
 
 class BudgetPins(_Table):
-    image_gib: float = Field(gt=0)
+    image_gib: float = Field(gt=0, allow_inf_nan=False)
 
 
 class SharedPins(_Table):
     """images/pins.toml: what all variants have in common."""
 
     schema_version: Literal[1]
-    resolve_before: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    resolve_before: Day
     source_date_epoch: int = Field(gt=0)
     project: ProjectPins
     sglang: SglangPins

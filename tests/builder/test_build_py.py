@@ -83,3 +83,38 @@ def test_environments_of_other_locks_and_pythons_are_apart(tmp_path: Path) -> No
 )
 def test_test_runs_on_the_test_tools(argv: list[str], folder: str) -> None:
     assert build.environment_lock(argv).parent.name == folder
+
+
+def test_a_broken_environment_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "complete").write_text("ok")
+    assert not build.usable(tmp_path)  # its interpreter is gone
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("")
+    assert build.usable(tmp_path)
+
+
+def test_an_interrupted_preparation_removes_only_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(_lock: Path, target: Path) -> None:
+        target.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "create", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        build.prepare(tmp_path / "lock", tmp_path / "env")
+    assert not (tmp_path / "env").exists()
+
+
+@pytest.mark.parametrize("cache", ["/proc/nowhere", "/dev/null/x"])
+def test_an_unusable_cache_is_two_lines(cache: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT), "plan", "--cuda", "cu130"],
+        env={**os.environ, "DDTREE_CACHE": cache},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 60
+    assert "DDTREE_CACHE" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -44,6 +44,8 @@ def test_no_arguments_prints_the_overview(capsys: pytest.CaptureFixture[str]) ->
         (["plan", "--cuda", "cu999"], 10, "cu999"),
         (["explain", "cu130", "torch.vresion"], 16, "torch.version"),
         (["plan", "--cuda", "cu130", "--stand-in"], 10, "stand-in"),
+        (["plan", "--cuda", "all"], 10, "all"),
+        (["build", "--cuda", "all"], 10, "all"),
     ],
 )
 def test_a_users_mistake_is_two_lines_and_a_code(
@@ -89,3 +91,16 @@ def test_explain_follows_a_pin_to_its_label(capsys: pytest.CaptureFixture[str]) 
     ):
         assert station in out
     assert "2.11.0" in out
+
+
+def test_a_file_of_the_host_that_cannot_be_written_is_two_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/Dockerfile")
+
+    monkeypatch.setattr("builder.render.write_atomically", refuses)
+    assert main(["render"]) == 55
+    err = capsys.readouterr().err.splitlines()
+    assert err[-2] == "error: /somewhere/Dockerfile: Permission denied"
+    assert err[-1].startswith("  fix: ")

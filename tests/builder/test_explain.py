@@ -25,6 +25,25 @@ def test_the_line_number_points_at_the_key(scratch: Project) -> None:
         assert word in line
 
 
+def test_a_stand_ins_pin_is_explained_by_its_own_lock(scratch: Project) -> None:
+    steps = trail(scratch, load_target(scratch, "cu128"), "stand_in.torch.version")
+    assert any("stand-in/requirements.lock" in s.place and "2.9.1" in s.shows for s in steps)
+
+
+def test_a_toolchain_component_is_followed_to_the_lock(scratch: Project) -> None:
+    steps = trail(scratch, load_target(scratch, "cu130"), "toolchain.components.nvidia-cuda-nvcc")
+    assert [s.place.split(":")[0] for s in steps] == [
+        "images/cu130.toml",
+        "images/cu130/requirements.lock",
+    ]
+
+
+def test_a_package_is_found_where_it_is_installed_and_nowhere_else(scratch: Project) -> None:
+    steps = trail(scratch, load_target(scratch, "cu130"), "base.runtime_packages")
+    shown = [s.shows.removesuffix(" \\") for s in steps[1:]]
+    assert shown == list(load_target(scratch, "cu130").shared.base.runtime_packages)
+
+
 def test_a_stand_in_explains_its_own_pins(scratch: Project) -> None:
     target = load_target(scratch, "cu128", stand_in=True)
     assert "2.9.1" in trail(scratch, target, "torch.version")[0].shows

@@ -39,6 +39,8 @@ def test_a_variant_without_stand_in_says_which_has_one(scratch: Project) -> None
         ("pins.toml", "@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716", "", ["base.image", "without a digest"]),
         ("cu128.toml", 'sha256 = "aa09af4599121558f813e7089caa9d4ff43e7a31b3794c0e48523085484484f6"\n', "", ["source.3.sha256", "missing"]),
         ("cu128.toml", 'sha256 = "aa09af45', 'sha256 = "AA09', ["sha256", "64 lower-case hex"]),
+        ("pins.toml", 'resolve_before = "2026-08-31"', 'resolve_before = "2026-13-31"', ["resolve_before"]),
+        ("cu130.toml", "image_gib = 8.0", "image_gib = inf", ["budget.image_gib"]),
         ("pins.toml", "schema_version = 1", "schema_version = 2", ["schema_version"]),
     ],
 )  # fmt: skip
@@ -66,6 +68,7 @@ def test_malformed_pins_are_refused_by_key(
         ("cu130.toml", 'cuda = "13.0"', 'cuda = "12.9"', ["kernels.cuda"]),
         ("cu130.toml", 'nvrtc = "13.0.88"', 'nvrtc = "13.5.10"', ["cubin.nvrtc"]),
         ("cu130.toml", 'sass = ["sm_90", "sm_120"]', 'sass = ["sm_90"]', ["cubin.sass", "sm_120"]),
+        ("cu130.toml", 'nvidia-cuda-nvcc = "13.0.88"\n', "", ["toolchain.components", "nvidia-cuda-nvcc"]),
         ("cu130.toml", 'nvidia-nvvm = "13.0.88"', 'nvidia-nvvm = "13.5.88"', ["toolchain.components.nvidia-nvvm"]),
         ("cu128.toml", 'name = "cuda_cccl"', 'name = "cuda_nvcc"', ["twice", "cuda_nvcc"]),
         ("cu128.toml", 'cuda_cccl = "12.8.90"', 'cuda_cccl = "12.8.91"', ["source.version", "cuda_cccl"]),

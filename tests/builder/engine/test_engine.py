@@ -11,7 +11,7 @@ import docker
 import pytest
 
 import builder.engine as package
-from builder.engine import Engine, EngineMode, acquire
+from builder.engine import Engine, EngineMode, acquire, existing
 from builder.engine.support import Reason
 from builder.engine.toolset import Tools
 from builder.errors import DiskSpaceError, EngineAbsentError, EngineTooOldError
@@ -24,6 +24,8 @@ from tests.builder.engine.conftest import FakeEngine, engine_replies
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """No engine answers, no tools are looked for, a private engine would be a mere record."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    # The variable only keeps the machine's own engine away: to these tests nobody named one.
+    monkeypatch.setattr("builder.engine.named_engine", lambda: False)
     monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
     monkeypatch.setenv("DDTREE_CACHE", str(tmp_path / "cache"))
 
@@ -139,3 +141,14 @@ def test_command_lines_of_an_engine() -> None:
     assert engine.buildx("bake", "-f", "x") == ["/x/docker", "buildx", "bake", "-f", "x"]
     assert engine.compose("up") == ["/x/docker", "compose", "up"]
     assert engine.in_network("curl", "u") == ["nsenter", "--", "curl", "u"]
+
+
+def test_an_engine_that_the_user_named_is_never_replaced(
+    project: Project, shared: SharedPins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.engine.named_engine", existing.named_engine)
+    with (
+        pytest.raises(EngineAbsentError, match=r"none\.sock"),
+        acquire(project, shared, "auto", need_gib=0),
+    ):
+        pytest.fail("it went on with another engine")

@@ -9,8 +9,9 @@ from builder import console
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
 from builder.engine.lock import exclusive
+from builder.layers import REBUILD_GIB
 from builder.pins import Target
-from builder.pipeline import REBUILD_GIB, BuildOptions, build, preflight
+from builder.pipeline import BuildOptions, build, preflight
 from builder.project import Project
 from builder.result import BuildResult, as_json
 from builder.sources.cli import add_source_options, chosen_mirrors

@@ -25,7 +25,7 @@ _OVERLAY_ONLY = {"patches", "build", "dist"}
 
 # Scripts of early, expensive layers are staged apart: a change of an audit rule must not
 # reinstall torch.
-_EARLY_STEPS = ("prune.py", "toolchain.py", "unpack.py")
+EARLY_STEPS = ("prune.py", "toolchain.py", "unpack.py")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def stage(
     for name in ("__init__.py", "errors.py"):
         shutil.copyfile(project.root / "builder" / name, inside / name)
     (folder / "steps").mkdir()
-    for name in _EARLY_STEPS:
+    for name in EARLY_STEPS:
         shutil.copyfile(project.root / "builder" / "inside" / name, folder / "steps" / name)
     (folder / "sglang").mkdir()
     _link(sglang_wheel, folder / "sglang" / sglang_wheel.name)
@@ -110,20 +110,6 @@ def stage(
     document = {**description, "build_id": build_id}
     (folder / "target.json").write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
     return Context(folder, build_id, document)
-
-
-def large_layers(project: Project, target: Target) -> str:
-    """Hex SHA-256 over what the dependencies layer is made from; same value, same cached layer."""
-    digest = hashlib.sha256()
-    steps = [project.root / "builder" / "inside" / name for name in _EARLY_STEPS]
-    for path in (
-        target.dockerfile(project),
-        target.lock_file(project),
-        project.images / "prune.toml",
-        *steps,
-    ):
-        digest.update(sha256_file(path).encode())
-    return digest.hexdigest()
 
 
 def _link(source: Path, destination: Path) -> None:

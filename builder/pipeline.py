@@ -16,10 +16,11 @@ import docker.errors
 from builder import console
 from builder.bake import BakeTarget, run_bake
 from builder.base import Base, BasePreference, ensure_base
-from builder.context import Context, describe_target, large_layers, stage
+from builder.context import Context, describe_target, stage
 from builder.engine import Engine
 from builder.engine.disk import check_existing
 from builder.errors import BuildFailedError
+from builder.layers import disk_need, remember_layers
 from builder.lock import check_lock
 from builder.patches.wheel import PatchedWheel, build_patched_wheel
 from builder.pins import Target
@@ -30,9 +31,6 @@ from builder.result import BuildResult, layers
 from builder.sources.artifacts import check_sources, fetch_artifacts
 from builder.sources.index import builder_tools, fetch_sglang_wheel
 from builder.sources.wheelhouse import verify
-
-# An overlay edit writes two small layers and the image's configuration.
-REBUILD_GIB = 4
 
 
 @dataclass(frozen=True)
@@ -65,27 +63,6 @@ def preflight(project: Project, target: Target, options: BuildOptions) -> None:
     elif target.sources:
         check_sources(target, options.mirrors, project=project)
     patched_sglang(project, target, options)
-
-
-def disk_need(project: Project, target: Target, engine: Engine, *, no_cache: bool) -> int:
-    """GiB that the build needs free: little where this engine has built the large layers."""
-    record = _large_layers_record(project, target)
-    known = record.exists() and record.read_text() == _large_layers_here(project, target, engine)
-    return REBUILD_GIB if known and not no_cache else target.shared.engine.disk_gib
-
-
-def forget_layers(project: Project) -> None:
-    """Called when build cache is dropped: the next build needs its whole room again."""
-    for record in (project.cache / "reports").glob("*.layers"):
-        record.unlink()
-
-
-def _large_layers_record(project: Project, target: Target) -> Path:
-    return project.cache / "reports" / f"{target.name}.layers"
-
-
-def _large_layers_here(project: Project, target: Target, engine: Engine) -> str:
-    return f"{engine.client.info()['ID']} {large_layers(project, target)}"
 
 
 def build(project: Project, target: Target, engine: Engine, options: BuildOptions) -> BuildResult:
@@ -131,9 +108,7 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
             proof = prove(engine, target, candidate, context.build_id)
         _tag(engine, candidate, reference)
         _tag(engine, candidate, local)
-        _large_layers_record(project, target).write_text(
-            _large_layers_here(project, target, engine)
-        )
+        remember_layers(project, target, engine)
     finally:
         # It may not exist yet; and whatever stands in the way must not hide the real failure.
         with suppress(docker.errors.APIError):

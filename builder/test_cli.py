@@ -12,9 +12,10 @@ from builder import console, proc
 from builder.engine import Engine, EngineMode, acquire
 from builder.engine.cli import add_engine_option
 from builder.errors import ChecksFailedError
+from builder.layers import REBUILD_GIB, forget_layers
 from builder.lock import check_lock
 from builder.pins import Target, all_targets
-from builder.pipeline import REBUILD_GIB, BuildOptions, build, forget_layers, preflight
+from builder.pipeline import BuildOptions, build, preflight
 from builder.project import Project
 from builder.render import check_render
 

@@ -19,6 +19,7 @@ from builder.engine.support import engine_wants, why_not_private
 from builder.engine.toolset import host_tools
 from builder.engine.versions import engine_versions
 from builder.errors import EngineAbsentError, ToolMissingError
+from builder.layers import forget_layers
 from builder.pins import SharedPins, load_shared
 from builder.project import Project
 
@@ -168,8 +169,7 @@ def _prune(args: argparse.Namespace, project: Project) -> int:
     if args.packages:
         forget(project)
         console.info("the unpacked packages are gone")
-    for record in (project.cache / "reports").glob("*.layers"):
-        record.unlink()  # the next build needs its whole room again
+    forget_layers(project)
     if args.all:
         with console.step(f"deleting {place.data}"):
             _delete(place)

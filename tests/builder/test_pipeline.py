@@ -10,7 +10,7 @@ from typing import Any
 import docker.errors
 import pytest
 
-from builder import pipeline
+from builder import layers, pipeline
 from builder.bake import BakeTarget
 from builder.base import Base
 from builder.errors import AuditFailedError, LockDriftError, ProofFailedError, RenderDriftError
@@ -156,11 +156,11 @@ def test_the_disk_need_is_small_only_where_the_large_layers_are(world: SimpleNam
     whole = world.target.shared.engine.disk_gib
 
     def need(*, no_cache: bool = False) -> int:
-        return pipeline.disk_need(world.project, world.target, world.engine, no_cache=no_cache)
+        return layers.disk_need(world.project, world.target, world.engine, no_cache=no_cache)
 
     assert need() == whole
     build(world.project, world.target, world.engine, OPTIONS)
-    assert need() == pipeline.REBUILD_GIB
+    assert need() == layers.REBUILD_GIB
     assert need(no_cache=True) == whole
     world.engine.client.info = lambda: {"ID": "another"}
     assert need() == whole
@@ -168,7 +168,7 @@ def test_the_disk_need_is_small_only_where_the_large_layers_are(world: SimpleNam
     edit(world.project.images / "prune.toml", "# What sm_120 can never use", "# What sm_120")
     assert need() == whole
     edit(world.project.images / "prune.toml", "# What sm_120", "# What sm_120 can never use")
-    pipeline.forget_layers(world.project)
+    layers.forget_layers(world.project)
     assert need() == whole
 
 

@@ -35,7 +35,9 @@ _REASONS = {
 
 
 def _schema_error(path: Path, exc: ValidationError) -> PinFileError:
-    first = exc.errors()[0]
+    # A misspelt key shows up twice, as missing and as unknown: the spelling is what to mend.
+    errors = exc.errors()
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     key = ".".join(str(part) for part in first["loc"])
     reason = _REASONS.get(first["type"], first["msg"])
     if first["type"] == "string_pattern_mismatch":

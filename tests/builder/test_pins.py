@@ -34,6 +34,7 @@ def test_a_variant_without_stand_in_says_which_has_one(scratch: Project) -> None
     [
         ("cu130.toml", 'variant = "cu130"', 'variant = "cu130"\ncolour = "red"', ["colour", "unknown key"]),
         ("cu130.toml", 'driver_floor = "580.65.06"', "", ["cuda.driver_floor", "missing"]),
+        ("cu130.toml", "driver_floor =", "driver_flor =", ["cuda.driver_flor:", "unknown key"]),
         ("cu130.toml", 'version = "13.0"', "version = 13.0", ["cuda.version"]),
         ("pins.toml", 'abi = "cp311"', "abi = ", ["not valid TOML"]),
         ("pins.toml", "@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716", "", ["base.image", "without a digest"]),

@@ -1,0 +1,68 @@
+"""What the trees of a server did, counted on the device and read rarely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ddtree_overlay.sglang.rounds import DraftTree
+from ddtree_overlay.tree.walk import Walk
+
+
+@dataclass(frozen=True)
+class TreeCounts:
+    """Sums over requests and rounds since the start.
+
+    trees:          trees verified (one per request and round)
+    nodes:          drafted nodes verified, roots not counted
+    accepted:       drafted tokens accepted
+    off_spine:      accepted tokens that the greedy chain of the drafter did not hold: what the
+                    tree gained over verifying that chain
+    truncated:      trees not certified exact: a larger top-k could have changed them
+    fallbacks:      trees without a node, because the drafter gave no usable distribution; such
+                    a round decodes one token as without speculation
+    """
+
+    trees: int
+    nodes: int
+    accepted: int
+    off_spine: int
+    truncated: int
+    fallbacks: int
+
+
+class TreeStats:
+    """Adds up on the device: `add` never waits for it, `read` does."""
+
+    def __init__(self, device: Any) -> None:
+        self._sums = torch.zeros(6, dtype=torch.int64, device=device)
+
+    def add(self, tree: DraftTree, walk: Walk) -> None:
+        """Count one round."""
+        trees = torch.full_like(walk.accepted.sum(), tree.counts.shape[0])
+        self._sums += torch.stack(
+            [
+                trees,
+                tree.counts.sum(),
+                walk.accepted.sum(),
+                off_spine(tree, walk).sum(),
+                (~tree.exact).sum(),
+                (tree.counts == 0).sum(),
+            ]
+        )
+
+    def read(self) -> TreeCounts:
+        """The sums so far. Waits for the device."""
+        return TreeCounts(*self._sums.tolist())
+
+
+def off_spine(tree: DraftTree, walk: Walk) -> torch.Tensor:
+    """Accepted nodes that are not on the path of first children, int64 [batch]."""
+    parents = tree.parents.gather(1, walk.path)
+    best = tree.first_child.gather(1, parents.clamp(min=0)) == walk.path
+    steps = torch.arange(walk.path.shape[1], device=walk.path.device)
+    drafted = (steps > 0) & (steps <= walk.accepted[:, None])
+    on_spine = torch.where(drafted, best, steps == 0).cumprod(dim=1).sum(dim=1) - 1
+    return walk.accepted - on_spine

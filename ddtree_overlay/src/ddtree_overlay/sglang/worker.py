@@ -1,0 +1,286 @@
+"""The DDTREE worker: DFlash drafts a block, a tree of it is verified in one target forward.
+
+Everything up to the drafter's hidden states is upstream's `DFlashWorkerV2` (prefill, draft runner,
+draft KV, CUDA graphs, overlap scheduling). What differs is here: candidates instead of one token
+per position, a tree instead of a chain, and the accepted path instead of a prefix of the block.
+
+Widths: `block_size` is the drafter's; `width` = budget + 1 is what the target verifies;
+`columns` = min(block_size, width) is the most that a round can commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_func
+from sglang.srt.distributed import get_tp_group
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.runtime_context import get_exec
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2, DraftedBlock
+from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
+
+from ddtree_overlay.sglang.metrics import TreeMetrics
+from ddtree_overlay.sglang.ranking import GraphRanker, drafted_rows, head_slices, rank_tokens
+from ddtree_overlay.sglang.rounds import DraftTree, build_draft_tree, committed_rows
+from ddtree_overlay.sglang.stats import TreeStats
+from ddtree_overlay.sglang.verify import DDTreeVerifyInput
+from ddtree_overlay.tree.mask import full_mask, mask_numel
+from ddtree_overlay.tree.walk import Walk, walk_greedy, walk_sampled
+
+logger = logging.getLogger(__name__)
+
+
+class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc, unused-ignore]
+    """Verifies draft trees; the same constructor and scheduler interface as `DFlashWorkerV2`."""
+
+    def __init__(
+        self, server_args: Any, gpu_id: int, ps: Any, nccl_port: int, target_worker: Any
+    ) -> None:
+        super().__init__(server_args, gpu_id, ps, nccl_port, target_worker)
+        target = self.target_worker.model_runner
+        self.budget = int(server_args.speculative_ddtree_budget)
+        self.width = self.budget + 1
+        self.columns = min(int(self.block_size), self.width)
+        # The scheduler's metrics read the verify width under this name.
+        self.speculative_num_draft_tokens = self.width
+        self._topk = min(int(server_args.speculative_ddtree_topk), target.model_config.vocab_size)
+        self._context_len = int(target.model_config.context_len)
+        tp = get_tp_group()
+        self._tp = tp if tp.world_size > 1 else None
+        self._head_slices = head_slices(target.model.lm_head, tp.world_size)
+        self._stats = TreeStats(self.device)
+        self._metrics = TreeMetrics(self._stats, self.budget)
+        if self.ps.tp_rank == 0:
+            logger.info(
+                "DDTREE worker ready: budget=%d (verify width %d), top-k=%d, block size=%d, "
+                "at most %d tokens a round.",
+                *(self.budget, self.width, self._topk, int(self.block_size), self.columns),
+            )
+
+    @staticmethod
+    def _configured_block_size(server_args: Any) -> int | None:
+        return server_args.speculative_dflash_block_size  # type: ignore[no-any-return]
+
+    def _validate_phase1_sampling_support(self, batch: Any) -> None:
+        """Nothing to warn of: the tree is walked with the target's own sampler on every device."""
+
+    def _maybe_build_draft_sampler(self) -> GraphRanker:
+        """Upstream's hook for what runs in the draft CUDA graph after the drafter."""
+        return GraphRanker(
+            weight=self.target_worker.model_runner.model.lm_head.weight,
+            slices=self._head_slices,
+            block_size=int(self.block_size),
+            topk=self._topk,
+            max_batch=max(get_exec().graph.cuda_graph_config.decode.bs),
+            tp=self._tp,
+        )
+
+    def _decode_batch(
+        self, batch: Any, draft_input: Any, on_publish: Any, grammar_barrier: Any
+    ) -> GenerationBatchResult:
+        """One round of a non-empty decode batch."""
+        prefix_lens = batch.seq_lens
+        drafted = self._draft_block(batch, draft_input)
+        tree = build_draft_tree(*self._rank(drafted), self.budget, drafted.block_ids[:, 0])
+        # Its copy to the host must start ahead of the verify launch, which it overlaps.
+        grammar_tree = (
+            GrammarTree.from_device(tree.first_child, tree.next_sibling, tree.tokens)
+            if batch.has_grammar
+            else None
+        )
+
+        positions = prefix_lens[:, None] + tree.depths
+        cache_locs = self._verify_cache_locs(batch)
+        logits_output, can_run_cuda_graph = self._verify(
+            batch, draft_input, tree, positions, cache_locs
+        )
+        logits = logits_output.next_token_logits.view(len(prefix_lens), self.width, -1)
+        self._constrain(logits, batch, grammar_tree, grammar_barrier)
+        walk = self._walk(logits, tree, batch, prefix_lens)
+
+        commit_lens = (walk.accepted + 1).to(torch.int32)
+        new_seq_lens = prefix_lens + commit_lens.to(prefix_lens.dtype)
+        if on_publish is not None:
+            on_publish(new_seq_lens)
+        self._commit(logits_output.hidden_states, walk, prefix_lens, cache_locs, commit_lens)
+        self._stats.add(tree, walk)
+
+        # Avoid copying large hidden-state buffers to CPU in overlap scheduling.
+        logits_output.hidden_states = None
+        return GenerationBatchResult(
+            logits_output=logits_output,
+            next_token_ids=walk.tokens.reshape(-1),
+            accept_lens=commit_lens,
+            can_run_cuda_graph=can_run_cuda_graph,
+            next_draft_input=self._make_next_draft_input_decode(
+                bonus_tokens=walk.bonus, new_seq_lens=new_seq_lens
+            ),
+            speculative_num_draft_tokens=self.columns,
+            new_seq_lens=new_seq_lens,
+        )
+
+    def report_trees(self, collector: Any) -> str:
+        """Called by the scheduler once per decode log interval: see TreeMetrics.report."""
+        return self._metrics.report(collector)
+
+    def _rank(self, drafted: DraftedBlock) -> tuple[torch.Tensor, torch.Tensor]:
+        """Candidates [batch, block_size - 1, topk] of a drafted block: log-probabilities, ids."""
+        shape = (drafted.block_ids.shape[0], int(self.block_size) - 1, self._topk)
+        rows = shape[0] * shape[1]
+        if self._draft_sampler is not None and drafted.draft_out.can_run_graph:
+            ranker = self._draft_sampler
+            return ranker.logprobs[:rows].view(shape), ranker.token_ids[:rows].view(shape)
+        hidden = drafted.draft_out.logits_output.hidden_states
+        if hidden is None:
+            raise RuntimeError("DDTREE: the draft model returned no hidden states.")
+        logprobs, ids = rank_tokens(
+            drafted_rows(hidden, int(self.block_size)),
+            drafted.lm_head.weight,
+            self._head_slices,
+            self._topk,
+            self._tp,
+        )
+        return logprobs.view(shape), ids.view(shape)
+
+    def _verify_cache_locs(self, batch: Any) -> torch.Tensor:
+        """KV slots of the tree's nodes, int64 [batch, width], in node order behind the prefix."""
+        count = len(batch.seq_lens)
+        locs = assign_extend_cache_locs_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=self.model_runner.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            end_offset=batch.seq_lens + self.width,
+            batch_size=count,
+            draft_token_num=self.width,
+            device=self.device,
+        )
+        return locs.view(count, self.width)
+
+    def _verify(
+        self,
+        batch: Any,
+        draft_input: Any,
+        tree: DraftTree,
+        positions: torch.Tensor,
+        cache_locs: torch.Tensor,
+    ) -> tuple[LogitsProcessorOutput, bool]:
+        """The target's logits [batch * width, vocabulary] and tapped hidden states of all nodes."""
+        count = len(batch.seq_lens)
+        lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
+        # What the host knows of the prefix lengths is exact or, with overlap scheduling and a
+        # backend that does not need more, an upper bound. No prefix outgrows the context.
+        if lens_cpu is not None:
+            bound = int(lens_cpu.sum())
+            batch.seq_lens_cpu = lens_cpu + self.width
+        elif draft_input.reserved_seq_lens_cpu is not None:
+            bound = int(draft_input.reserved_seq_lens_sum)
+            batch.seq_lens_cpu = draft_input.reserved_seq_lens_cpu
+        else:
+            bound = int(batch.seq_lens.sum())
+        batch.seq_lens_sum = min(bound, count * self._context_len)
+        padding = self._graph_padding(count)
+        batch.out_cache_loc = cache_locs.reshape(-1)
+        verify_input = DDTreeVerifyInput(
+            draft_token=tree.tokens.reshape(-1),
+            positions=positions.reshape(-1),
+            draft_token_num=self.width,
+            custom_mask=full_mask(
+                tree.ancestors,
+                batch.seq_lens,
+                mask_numel(batch.seq_lens_sum, count, self.width) + padding,
+            ),
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            batch=count,
+            padding_elements=padding,
+        )
+        forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
+        batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
+        out = self.target_worker.forward_batch_generation(
+            batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
+        )
+        if out.logits_output.hidden_states is None:
+            raise RuntimeError("DDTREE: the target returned no hidden states for the drafter.")
+        return out.logits_output, out.can_run_cuda_graph
+
+    def _graph_padding(self, count: int) -> int:
+        """Mask elements of the requests that a CUDA graph pads a batch of `count` with."""
+        runner = self.target_worker.model_runner.decode_cuda_graph_runner
+        if runner is None or count > runner.max_bs:
+            return 0
+        padded = runner._pad_to_bucket(count, runner.capture_bs)
+        return int((padded - count) * self.width * (runner.seq_len_fill_value + self.width))
+
+    def _constrain(
+        self, logits: torch.Tensor, batch: Any, grammar_tree: Any, grammar_barrier: Any
+    ) -> None:
+        """Apply in place what constrains each node's next token whatever its path.
+
+        logits: [batch, width, vocabulary]. What depends on the path other than by the grammar is
+        refused with the request (requests.py).
+        """
+        if grammar_tree is not None:
+            mask = build_grammar_vocab_mask(
+                reqs=batch.reqs,
+                tree=grammar_tree,
+                sampling_info=batch.sampling_info,
+                device=logits.device,
+                barrier=grammar_barrier,
+            )
+            if mask is not None:
+                mask.apply(logits.flatten(0, 1))
+        info = batch.sampling_info
+        if info is not None and info.logit_bias is not None:
+            logits.add_(info.logit_bias[:, None].to(logits))
+
+    def _walk(
+        self, logits: torch.Tensor, tree: DraftTree, batch: Any, prefix_lens: torch.Tensor
+    ) -> Walk:
+        """The accepted path. Sampling draws one token a visited node, by the target's sampler."""
+        info = batch.sampling_info
+        if info is None or info.is_all_greedy:
+            target_ids = torch.argmax(logits, dim=-1)
+            return walk_greedy(tree.tokens, tree.parents, target_ids, self.columns)
+        sampler = self.target_worker.model_runner.sampler
+        rows = torch.arange(logits.shape[0], device=logits.device)
+
+        def draw(nodes: torch.Tensor, step: int) -> torch.Tensor:
+            # A copy: the sampler turns logits into probabilities in place.
+            visited = LogitsProcessorOutput(next_token_logits=logits[rows, nodes])
+            drawn = sampler(visited, info, False, [], [], prefix_lens + step)
+            if self._tp is not None:
+                # Ranks that drew differently would commit different lengths and then hang.
+                self._tp.broadcast(drawn, src=0)
+            return drawn.to(torch.int64)
+
+        return walk_sampled(tree.tokens, tree.parents, draw, self.columns)
+
+    def _commit(
+        self,
+        hidden_states: torch.Tensor,
+        walk: Walk,
+        prefix_lens: torch.Tensor,
+        cache_locs: torch.Tensor,
+        commit_lens: torch.Tensor,
+    ) -> None:
+        """Accepted KV to the front of the window, the drafter's KV in path order."""
+        front = cache_locs[:, : self.columns].contiguous()
+        # By step, each contiguous: upstream's kernel reads them with stride 1.
+        targets, sources = front.T.contiguous(), cache_locs.gather(1, walk.path).T.contiguous()
+        pool = self.target_worker.model_runner.token_to_kv_pool
+        # Targets come from this round's slots and not from req_to_token, whose row may by now
+        # belong to another request. One call a step: within one call a source may not be another's
+        # target, because upstream's copy kernel does not load everything before it stores.
+        for step in range(1, self.columns):
+            pool.move_kv_cache(targets[step], sources[step])
+        steps = torch.arange(self.columns, device=front.device)
+        self._append_target_hidden_to_draft_kv_by_loc(
+            target_hidden=committed_rows(hidden_states, walk.path, self.width),
+            cache_loc=front.reshape(-1),
+            cache_loc_2d=front,
+            positions=(prefix_lens[:, None] + steps).reshape(-1),
+            commit_lens=commit_lens,
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,11 @@ from builder.project import default_project
 
 HERE = Path(__file__).parent
 IN_CI = os.environ.get("CI") == "true"
+IMAGE_PYTHON = (3, 11)
+PYTEST_DISTRIBUTIONS = (
+    *("pytest", "pluggy", "iniconfig", "pygments", "packaging"),
+    *("hypothesis", "sortedcontainers"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,19 +81,45 @@ def labels(engine: docker.DockerClient, image: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def mounted_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The host's pytest (pure Python) as a folder to mount: the image itself carries none."""
+    """pytest and hypothesis for the image's Python as a folder: the image itself carries none."""
     folder = tmp_path_factory.mktemp("pytest")
-    for name in ("pytest", "pluggy", "iniconfig", "pygments"):
-        for file in importlib.metadata.files(name) or []:
-            if file.parts[0].endswith(".dist-info") or ".." in file.parts:
-                continue
-            if "__pycache__" in file.parts:
-                continue
-            destination = folder / file
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(file.locate()), destination)
+    # hypothesis is compiled for one minor version of Python.
+    if sys.version_info[:2] == IMAGE_PYTHON:
+        for name in PYTEST_DISTRIBUTIONS:
+            copy_distribution(name, folder)
+    else:
+        install_for_image(PYTEST_DISTRIBUTIONS, folder)
     folder.chmod(0o755)  # pytest makes 0700; the container's user is another one
     return folder
+
+
+def copy_distribution(name: str, folder: Path) -> None:
+    for file in importlib.metadata.files(name) or []:
+        if file.parts[0].endswith(".dist-info") or ".." in file.parts:
+            continue
+        if "__pycache__" in file.parts:
+            continue
+        destination = folder / file
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(str(file.locate()), destination)
+
+
+def install_for_image(names: Sequence[str], folder: Path) -> None:
+    """The versions that the host runs, from the index, for the image's Python."""
+    pinned = [f"{name}=={importlib.metadata.version(name)}" for name in names]
+    version = ".".join(str(part) for part in IMAGE_PYTHON)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("--target", str(folder), "--no-deps", "--only-binary", ":all:"),
+            *("--python-version", version),
+            # pip takes each tag literally.
+            *("--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64"),
+            *pinned,
+        ],
+        check=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed here; the image has it", allow_module_level=True)
 
-import torch  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
+import torch  # type: ignore[import-not-found, unused-ignore]
 
-from ddtree_overlay.sglang.ranking import (  # noqa: E402
+from ddtree_overlay.sglang.ranking import (
     CHUNK_ROWS,
     GraphRanker,
     HeadSlice,
@@ -160,9 +160,7 @@ def test_a_certain_token_has_log_probability_zero_and_not_more() -> None:
 
 
 def test_no_rows() -> None:
-    logprobs, ids = rank_tokens(
-        torch.empty(0, 4), torch.ones(5, 4), (HeadSlice(0, 5, 0),), 3, None
-    )
+    logprobs, ids = rank_tokens(torch.empty(0, 4), torch.ones(5, 4), (HeadSlice(0, 5, 0),), 3, None)
     assert logprobs.shape == ids.shape == (0, 3)
 
 

@@ -1,1 +1,1 @@
-"""What SGLang runs for `--speculative-algorithm DDTREE`: the only part of the wheel that imports it."""
+"""What SGLang runs for DDTREE: the only part of the wheel that imports SGLang."""

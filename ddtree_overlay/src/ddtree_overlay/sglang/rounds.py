@@ -52,6 +52,5 @@ def committed_rows(hidden: torch.Tensor, path: torch.Tensor, width: int) -> torc
     hidden: [batch * width, features], in node order. path: int64 [batch, columns]. Returns
     [batch * columns, features]; row r of a request is that of position prefix + r.
     """
-    batch, columns = path.shape
-    offsets = torch.arange(batch, device=path.device)[:, None] * width
+    offsets = torch.arange(path.shape[0], device=path.device)[:, None] * width
     return hidden.index_select(0, (path + offsets).reshape(-1))

@@ -14,7 +14,7 @@ class TreeMaskLengthError(RuntimeError):
 
 
 @dataclass
-class DDTreeVerifyInput(DFlashVerifyInput):
+class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
     """`DFlashVerifyInput` whose queries are tree nodes.
 
     draft_token int64 [batch * width], positions int64 [batch * width] (prefix length + depth),

@@ -34,7 +34,7 @@ from ddtree_overlay.tree.walk import Walk, walk_greedy, walk_sampled
 logger = logging.getLogger(__name__)
 
 
-class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc, unused-ignore]
+class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
     """Verifies draft trees; the same constructor and scheduler interface as `DFlashWorkerV2`."""
 
     def __init__(

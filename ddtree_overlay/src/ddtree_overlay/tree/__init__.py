@@ -1,1 +1,1 @@
-"""The draft tree and the walk down it. Imports neither SGLang nor CUDA; the reference not even torch."""
+"""The draft tree and the walk down it. Imports no SGLang; the reference not even torch."""

@@ -52,9 +52,11 @@ def full_mask(ancestors: Tensor, prefix_lens: Tensor, numel: int) -> Tensor:
 
     One pass writes True; a scatter then writes the batch * width**2 tree cells, with 8 bytes of
     index for each. A formulation per element would need its index, request and column: 24 bytes for
-    each of prefix * width cells, nearly all of which are True. Raises ValueError for shapes that do not fit. A `numel` below the
-    exact size is an index out of bounds: an IndexError or RuntimeError on a CPU, a device-side
-    assertion on a GPU, never a shorter mask.
+    each of prefix * width cells, nearly all of which are True.
+
+    Raises ValueError for shapes that do not fit. A `numel` below the exact size is an index out of
+    bounds: an IndexError or RuntimeError on a CPU, a device-side assertion on a GPU, never a
+    shorter mask.
     """
     batch, width = ancestors.shape[:2]
     if prefix_lens.shape != (batch,):

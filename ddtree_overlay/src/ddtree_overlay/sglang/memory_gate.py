@@ -1,0 +1,156 @@
+"""What a tree costs in device memory, and the refusal of one that does not fit.
+
+Plain numbers in and out: neither torch nor SGLang is imported. With width = budget + 1 and `batch`
+requests running at most, of `context` tokens at most:
+
+    mask     batch x width x (context + width) bytes: every node's row over prefix and tree
+    indices  graph_batch x width x context x 4 (flashinfer) or 8 (triton) bytes, only where decode
+             CUDA graphs are captured: both backends size their index buffer by verified tokens
+    logits   batch x width x vocabulary x 4 bytes: fp32, every node of every request, on every rank
+    KV       batch x 2 x max(width, block size) slots x bytes per token of target and drafter: what
+             the scheduler holds ahead of each request (overlap scheduling keeps two rounds)
+
+The first three are scratch beside weights and KV, the last is taken out of the KV pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ddtree_overlay.sglang.defaults import MAX_BUDGET
+from ddtree_overlay.sglang.refusal import refusal
+
+SCRATCH_FRACTION = 0.05
+"""Of the device's memory: half of what SGLang leaves beside weights and KV pool on a large GPU (10
+of 96 GiB); the other half is for activations and graphs."""
+RESERVE_FRACTION = 0.20
+"""Of the device's memory: KV slots that hold no accepted token yet."""
+_INDEX_BYTES = {"flashinfer": 4, "triton": 8}
+
+
+@dataclass(frozen=True)
+class MemoryInputs:
+    """Per device. `graph_batch`: largest captured decode batch, 0 without graphs.
+    `device_bytes`: None where it is not known. `kv_slots`: --max-total-tokens, None if unset."""
+
+    block_size: int
+    batch: int
+    graph_batch: int
+    context: int
+    vocab_size: int
+    backend: str
+    kv_bytes_per_token: int
+    device_bytes: int | None
+    kv_slots: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes, except `slots`: KV slots per request."""
+
+    mask: int
+    indices: int
+    logits: int
+    reserve: int
+    slots: int
+
+    @property
+    def scratch(self) -> int:
+        return self.mask + self.indices + self.logits
+
+
+def memory_use(inputs: MemoryInputs, budget: int) -> MemoryUse:
+    """What a tree of `budget` nodes costs."""
+    width = budget + 1
+    slots = 2 * max(width, inputs.block_size)
+    per_index = _INDEX_BYTES.get(inputs.backend, 0)
+    return MemoryUse(
+        mask=inputs.batch * width * (inputs.context + width),
+        indices=min(inputs.graph_batch, inputs.batch) * width * inputs.context * per_index,
+        logits=inputs.batch * width * inputs.vocab_size * 4,
+        reserve=inputs.batch * slots * inputs.kv_bytes_per_token,
+        slots=slots,
+    )
+
+
+def fits(inputs: MemoryInputs, budget: int) -> bool:
+    """Whether a tree of `budget` nodes fits; True where the device's memory is not known."""
+    use = memory_use(inputs, budget)
+    if inputs.kv_slots is not None and use.slots >= inputs.kv_slots:
+        return False
+    if inputs.device_bytes is None:
+        return True
+    return (
+        use.scratch <= SCRATCH_FRACTION * inputs.device_bytes
+        and use.reserve <= RESERVE_FRACTION * inputs.device_bytes
+    )
+
+
+def largest_budget(inputs: MemoryInputs) -> int:
+    """The largest budget that fits, 0 if none does."""
+    return _largest(MAX_BUDGET, lambda budget: fits(inputs, budget))
+
+
+def largest_batch(inputs: MemoryInputs, budget: int) -> int:
+    """The most running requests at which `budget` fits, 0 if none."""
+    return _largest(inputs.batch, lambda batch: fits(replace(inputs, batch=batch), budget))
+
+
+def describe(inputs: MemoryInputs, budget: int) -> str:
+    """One line with every number in bytes."""
+    use = memory_use(inputs, budget)
+    return (
+        f"DDTREE memory at {inputs.batch} running requests of {inputs.context} tokens: mask "
+        f"{use.mask} bytes, attention indices {use.indices} bytes, verify logits {use.logits} "
+        f"bytes, {use.slots} KV slots per request held ahead ({use.reserve} bytes)."
+    )
+
+
+def check_memory(inputs: MemoryInputs, budget: int) -> None:
+    """Raises ValueError where `budget` does not fit, with a budget and a batch that would."""
+    if fits(inputs, budget):
+        return
+    use = memory_use(inputs, budget)
+    if inputs.kv_slots is not None and use.slots >= inputs.kv_slots:
+        raise refusal(
+            "speculative_ddtree_budget",
+            budget,
+            f"holds {use.slots} KV slots per request ahead, and --max-total-tokens is "
+            f"{inputs.kv_slots}",
+            f"raise --max-total-tokens above {use.slots}, or lower the budget",
+        )
+    device = inputs.device_bytes or 0
+    raise refusal(
+        "speculative_ddtree_budget",
+        budget,
+        f"needs {use.scratch} bytes of scratch at {inputs.batch} running requests of "
+        f"{inputs.context} tokens (mask {use.mask}, attention indices {use.indices}, verify logits "
+        f"{use.logits}) of at most {int(SCRATCH_FRACTION * device)} "
+        f"({SCRATCH_FRACTION:.0%} of the device's {device}), and {use.reserve} bytes of KV held "
+        f"ahead of at most {int(RESERVE_FRACTION * device)} ({RESERVE_FRACTION:.0%})",
+        _remedy(inputs, budget),
+    )
+
+
+def _remedy(inputs: MemoryInputs, budget: int) -> str:
+    ways = []
+    smaller, fewer = largest_budget(inputs), largest_batch(inputs, budget)
+    if smaller:
+        ways.append(f"--speculative-ddtree-budget {smaller}")
+    if fewer:
+        ways.append(f"--max-running-requests {fewer}")
+    ways.append("a shorter --context-length")
+    return "use " + ", or ".join(ways)
+
+
+def _largest(top: int, holds: Callable[[int], bool]) -> int:
+    # Bytes grow with budget and with batch, so what fits is a prefix of 1..top.
+    low, high = 0, top
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -121,10 +121,16 @@ def test_a_whole_tree_is_accepted_and_sets_the_verify_width(
     assert parsed["lower case"]["speculative_algorithm"] == "DDTREE"
 
 
-def test_fields_are_none_until_they_are_given(parsed: dict[str, dict[str, Any]]) -> None:
-    for case in ("bare", "without"):
-        found = parsed[case]
-        assert {v for k, v in found.items() if k.startswith("speculative_ddtree")} == {None}
+def test_what_is_not_given_is_resolved_for_ddtree_and_left_alone_without_it(
+    parsed: dict[str, dict[str, Any]],
+) -> None:
+    own = ("speculative_ddtree_budget", "speculative_ddtree_topk", "speculative_dflash_block_size")
+    bare = parsed["bare"]
+    assert [bare[name] for name in own] == [16, 16, 8]  # the block size is the drafter's
+    assert bare["speculative_num_draft_tokens"] == 17
+    without = parsed["without"]
+    assert {v for k, v in without.items() if k.startswith("speculative_ddtree")} == {None}
+    assert without["speculative_dflash_block_size"] is None
     assert parsed["unsafe"]["speculative_ddtree_allow_hybrid_unsafe"] is True
 
 

@@ -27,6 +27,8 @@ of 96 GiB); the other half is for activations and graphs."""
 RESERVE_FRACTION = 0.20
 """Of the device's memory: KV slots that hold no accepted token yet."""
 _INDEX_BYTES = {"flashinfer": 4, "triton": 8}
+_MASK_LIMITS = {"flashinfer": 2**31}
+"""FlashInfer's offsets into the mask are int32."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,11 @@ def memory_use(inputs: MemoryInputs, budget: int) -> MemoryUse:
 
 
 def fits(inputs: MemoryInputs, budget: int) -> bool:
-    """Whether a tree of `budget` nodes fits; True where the device's memory is not known."""
+    """Whether a tree of `budget` nodes fits; memory counts only where the device's is known."""
     use = memory_use(inputs, budget)
     if inputs.kv_slots is not None and use.slots >= inputs.kv_slots:
+        return False
+    if use.mask >= _MASK_LIMITS.get(inputs.backend, use.mask + 1):
         return False
     if inputs.device_bytes is None:
         return True
@@ -119,6 +123,15 @@ def check_memory(inputs: MemoryInputs, budget: int) -> None:
             f"holds {use.slots} KV slots per request ahead, and --max-total-tokens is "
             f"{inputs.kv_slots}",
             f"raise --max-total-tokens above {use.slots}, or lower the budget",
+        )
+    limit = _MASK_LIMITS.get(inputs.backend)
+    if limit is not None and use.mask >= limit:
+        raise refusal(
+            "speculative_ddtree_budget",
+            budget,
+            f"needs a mask of {use.mask} elements at {inputs.batch} running requests of "
+            f"{inputs.context} tokens, and {inputs.backend} counts only {limit - 1}",
+            _remedy(inputs, budget),
         )
     device = inputs.device_bytes or 0
     raise refusal(

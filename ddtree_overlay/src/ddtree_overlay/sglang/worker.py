@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_func
 from sglang.srt.distributed import get_tp_group
+from sglang.srt.environ import envs
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
@@ -68,8 +69,10 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
     def _validate_phase1_sampling_support(self, batch: Any) -> None:
         """Nothing to warn of: the tree is walked with the target's own sampler on every device."""
 
-    def _maybe_build_draft_sampler(self) -> GraphRanker:
+    def _maybe_build_draft_sampler(self) -> GraphRanker | None:
         """Upstream's hook for what runs in the draft CUDA graph after the drafter."""
+        if envs.SGLANG_DFLASH_EAGER_DRAFT_SAMPLER.get():
+            return None
         return GraphRanker(
             weight=self.target_worker.model_runner.model.lm_head.weight,
             slices=self._head_slices,
@@ -107,6 +110,13 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         if on_publish is not None:
             on_publish(new_seq_lens)
         self._commit(logits_output.hidden_states, walk, prefix_lens, cache_locs, commit_lens)
+        if self._need_mamba_verify_commit:
+            # Reached only with --speculative-ddtree-allow-hybrid-unsafe: upstream has scanned the
+            # nodes as a chain, so the state of the last accepted node is right only on the spine.
+            last = walk.path.gather(1, walk.accepted[:, None]).squeeze(1)
+            self._update_target_mamba_state_after_verify(
+                batch=batch, seq_lens_pre_verify=prefix_lens, commit_lens=last + 1
+            )
         self._stats.add(tree, walk)
 
         # Avoid copying large hidden-state buffers to CPU in overlap scheduling.

@@ -58,6 +58,14 @@ def test_a_parameter_that_is_not_applied_exactly_is_refused_by_name(name: str) -
     assert "remove it from the request" in said
 
 
+def test_a_refused_request_is_left_with_nothing_that_was_refused() -> None:
+    """SGLang runs one token of it all the same, beside the requests of others."""
+    wanted = {**REFUSED_SAMPLING, **REFUSED_REQUEST}
+    refused = request(**{name: value for name, (_, value) in wanted.items()})
+    assert refuse_request(refused) is not None
+    assert refuse_request(refused) is None
+
+
 def test_what_the_client_called_it_is_named_too() -> None:
     assert "(logprobs, top_logprobs)" in str(refuse_request(request(return_logprob=True)))
     assert "(min_tokens)" in str(refuse_request(request(min_new_tokens=3)))
@@ -141,6 +149,8 @@ class TestAgainstSGLang:
 
         assert refuse_request(made(SamplingParams(min_p=0.1, top_p=0.9))) is None
         for name, (_, value) in REFUSED_SAMPLING.items():
-            assert name in str(refuse_request(made(SamplingParams(**{name: value})))), name
+            refused = made(SamplingParams(**{name: value}))
+            assert name in str(refuse_request(refused)), name
+            assert refuse_request(refused) is None, name
         for name, (_, value) in REFUSED_REQUEST.items():
             assert name in str(refuse_request(made(SamplingParams(), **{name: value}))), name

@@ -134,11 +134,13 @@ def _check_layers(parsed: Any, path: str, target: TargetShape) -> None:
             "states no target_layer_ids, the target's layers whose hidden states it was trained on",
             "add dflash_config.target_layer_ids from the drafter's training to its config.json",
         )
-    if min(tapped) < 0 or max(tapped) >= target.layers:
+    # SGLang takes a layer's output at the entry of the next one: the last layer has no next.
+    last = target.layers - 2
+    if min(tapped) < 0 or max(tapped) > last:
         raise refusal(
             PATH,
             f"{path}, target_layer_ids {tapped}",
-            f"taps layers that the target does not have (it has 0..{target.layers - 1})",
+            f"taps layers that SGLang cannot capture from this target (it can from 0..{last})",
             _PAIR,
         )
     if any(left >= right for left, right in pairwise(tapped)):

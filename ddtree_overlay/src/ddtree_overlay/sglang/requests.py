@@ -182,6 +182,10 @@ def unsupported_sampling(params: Mapping[str, Any]) -> tuple[str, Any, str] | No
 def refuse_request(req: Any) -> str | None:
     """Why DDTREE refuses this request, in one line, or None.
 
+    A request that is refused still runs: SGLang prefills one token in its place to end it. What it
+    asked for is therefore also taken back, or it would cost every other request (the first
+    repetition penalty of a server is a minute of compilation).
+
     Args:
         req: SGLang's `Req` as `Scheduler.handle_generate_request` made it, before it is queued.
     """
@@ -190,12 +194,20 @@ def refuse_request(req: Any) -> str | None:
     )
     if found is None:
         return None
+    _take_back(REQUEST, req)
+    _take_back(SAMPLING, req.sampling_params)
     name, value, why = found
     return (
         f"DDTREE speculative decoding does not support {name}{_ALSO_CALLED.get(name, '')} "
         f"(got {one_line(repr(value), 60)}), which {why}: remove it from the request, or use a "
         "server without --speculative-algorithm DDTREE."
     )
+
+
+def _take_back(rules: Mapping[str, Rule], holder: Any) -> None:
+    for name, rule in rules.items():
+        if rule.verdict == "refused" and hasattr(holder, name):
+            setattr(holder, name, rule.neutral)
 
 
 def _first_refused(rules: Mapping[str, Rule], value_of: Any) -> tuple[str, Any, str] | None:

@@ -31,12 +31,13 @@ def install() -> None:
     # Read when a KV pool is made.
     os.environ["SGLANG_NATIVE_MOVE_KV_CACHE"] = "1"
 
-    from ddtree_overlay.sglang.cpu_proof import hooks, shims
+    from ddtree_overlay.sglang.cpu_proof import hooks, observer, shims
 
     _register_backend(hooks.find(_CHOICES, None))
     _allow_draft_backend(hooks.find(_DRAFT_BACKENDS, None))
     shims.patch_record_stream()
     hooks.apply(shims.SHIMS)
+    hooks.apply(observer.shims())
     _installed = True
 
 
@@ -67,6 +68,8 @@ def _register_backend(choices: Any) -> None:
     )
     from sglang.srt.server_args import (  # type: ignore[import-not-found, unused-ignore]
         add_attention_backend_choices,
+        add_deterministic_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
     )
 
     from ddtree_overlay.sglang.cpu_proof.shims import BACKEND
@@ -84,6 +87,10 @@ def _register_backend(choices: Any) -> None:
 
     attention_registry.register_attention_backend(BACKEND)(create)
     add_attention_backend_choices([BACKEND])
+    # What --enable-deterministic-inference asks for, and with it a seed per request: the result of
+    # a row does not depend on its batch, nor on whether its prefix was cached.
+    add_deterministic_attention_backend_choices([BACKEND])
+    add_radix_supported_deterministic_attention_backend_choices([BACKEND])
     if BACKEND not in choices:
         raise CpuProofError(
             f"--attention-backend does not offer {BACKEND} after its registration",

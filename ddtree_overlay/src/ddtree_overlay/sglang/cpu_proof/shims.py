@@ -117,6 +117,10 @@ def no_kv_copy_kernel(_original: Any, pool: Any) -> None:
     pool._kv_copy_config = None
 
 
+def no_batch_invariant_kernels(_original: Any, runner: Any) -> None:
+    """--enable-deterministic-inference without its Triton kernels, which need an accelerator."""
+
+
 def allocate_token_bitmask(_original: Any, vocab_size: int, batch_size: int) -> Any:
     """xgrammar's bitmask, all allowed: int32 [batch, ceil(vocab / 32)], in pageable memory."""
     return torch.full((batch_size, (vocab_size + 31) // 32), -1, dtype=torch.int32)
@@ -128,6 +132,16 @@ def apply_vocab_mask(_original: Any, _grammar: Any, logits: Any, vocab_mask: Any
     words = vocab_mask[:, token // 32]
     allowed = (words >> (token % 32).to(torch.int32)) & 1
     logits.masked_fill_(allowed == 0, float("-inf"))
+
+
+def groups_without_nccl(original: Any, *arguments: Any, **named: Any) -> Any:
+    """Tensor-parallel groups over gloo alone; upstream makes an NCCL communicator on any device."""
+    return original(*arguments, **{**named, "use_pynccl": False})
+
+
+def gather_without_custom_op(_original: Any, group: Any, output: Any, shard: Any) -> None:
+    """torch's own all-gather; upstream's op around it has no CPU kernel."""
+    group._all_gather_into_tensor(output, shard)
 
 
 def patch_record_stream() -> None:
@@ -160,6 +174,20 @@ SHIMS = (
     ),
     Shim("sglang.srt.utils.common.support_triton", ("backend",), support_triton),
     Shim(
+        "sglang.srt.distributed.parallel_state.init_model_parallel_group",
+        (
+            *("group_ranks", "local_rank", "backend", "use_pynccl", "use_custom_allreduce"),
+            *("use_message_queue_broadcaster", "group_name", "use_mscclpp_allreduce"),
+            *("use_torch_symm_mem_allreduce", "recovered_rank", "rank_offset", "max_world_size"),
+        ),
+        groups_without_nccl,
+    ),
+    Shim(
+        "sglang.srt.distributed.parallel_state.GroupCoordinator.all_gather_into_tensor",
+        ("self", "output", "input"),
+        gather_without_custom_op,
+    ),
+    Shim(
         "sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func",
         (
             *("req_pool_indices", "req_to_token", "start_offset", "end_offset"),
@@ -184,6 +212,11 @@ SHIMS = (
         "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup",
         ("self",),
         no_kv_copy_kernel,
+    ),
+    Shim(
+        "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
+        ("self",),
+        no_batch_invariant_kernels,
     ),
     Shim(
         "sglang.srt.constrained.xgrammar_backend._allocate_token_bitmask",

@@ -123,16 +123,34 @@ def install_for_image(names: Sequence[str], folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def container(engine: docker.DockerClient, image: str, mounted_pytest: Path) -> Iterator[Container]:
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Options of a container that shares compiled modules with the others: the image ships none,
+    and compiling SGLang anew is most of what each of dozens of starts would do."""
+    folder = tmp_path_factory.mktemp("bytecode")
+    folder.chmod(0o777)
+    for parent in folder.parents[:2]:
+        parent.chmod(0o755)
+    return {
+        "environment": {"PYTHONPYCACHEPREFIX": "/bytecode"},
+        "volumes": {str(folder): {"bind": "/bytecode", "mode": "rw"}},
+    }
+
+
+@pytest.fixture(scope="session")
+def container(
+    engine: docker.DockerClient, image: str, mounted_pytest: Path, bytecode: dict[str, Any]
+) -> Iterator[Container]:
     """One idle container of the image, with the tests mounted read-only."""
     running = engine.containers.run(
         image,
         ["sleep", "infinity"],
         detach=True,
         network_mode="none",
+        environment=bytecode["environment"],
         volumes={
             str(HERE.parent): {"bind": "/tests", "mode": "ro"},
             str(mounted_pytest): {"bind": "/pytest", "mode": "ro"},
+            **bytecode["volumes"],
         },
     )
     try:

@@ -61,16 +61,20 @@ def reference(engine: docker.DockerClient, image: str, models: Path) -> dict[str
 
 @pytest.fixture(scope="module")
 def server(
-    engine: docker.DockerClient, image: str, models: Path, reference: dict[str, Any]
+    engine: docker.DockerClient,
+    image: str,
+    models: Path,
+    reference: dict[str, Any],
+    bytecode: dict[str, Any],
 ) -> Iterator[str]:
     container = engine.containers.run(
         image,
         ["serve", "--model-path", "/models/tiny", *CPU_ARGUMENTS],
         detach=True,
         ports={"30000/tcp": ("127.0.0.1", 0)},
-        environment={"DDTREE_CPU_PROOF": "1"},
+        environment={"DDTREE_CPU_PROOF": "1", **bytecode["environment"]},
         shm_size="1g",
-        volumes={str(models): {"bind": "/models", "mode": "ro"}},
+        volumes={str(models): {"bind": "/models", "mode": "ro"}, **bytecode["volumes"]},
     )
     try:
         container.reload()
@@ -137,7 +141,10 @@ def test_generated_tokens_are_the_references(server: str, reference: dict[str, A
 
 
 def test_without_the_proof_path_ddtree_on_a_cpu_is_refused_before_weights_load(
-    run_image: Callable[..., Ran], models: Path, reference: dict[str, Any]
+    run_image: Callable[..., Ran],
+    models: Path,
+    reference: dict[str, Any],
+    bytecode: dict[str, Any],
 ) -> None:
     """Asked for DDTREE where it cannot run, the server never runs something else instead."""
     ran = run_image(
@@ -151,7 +158,8 @@ def test_without_the_proof_path_ddtree_on_a_cpu_is_refused_before_weights_load(
         "--speculative-ddtree-budget",
         "16",
         *(a if a != "ddtree_cpu" else "triton" for a in CPU_ARGUMENTS),
-        volumes={str(models): {"bind": "/models", "mode": "ro"}},
+        environment=bytecode["environment"],
+        volumes={str(models): {"bind": "/models", "mode": "ro"}, **bytecode["volumes"]},
     )
     assert ran.returncode != 0
     refusal = ran.stderr.strip().splitlines()[-1]

@@ -14,7 +14,6 @@ import pytest
 from builder.pins import Target
 from builder.project import default_project
 from builder.sources.index import fetch_sglang_wheel
-from tests.image.conftest import HERE
 
 pytestmark = pytest.mark.docker
 
@@ -128,15 +127,19 @@ def upstream(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Path:
 
 
 def resolved(
-    engine: docker.DockerClient, image: str, volumes: dict[str, Any], path: str
+    engine: docker.DockerClient,
+    image: str,
+    bytecode: dict[str, Any],
+    volumes: dict[str, Any],
+    path: str,
 ) -> dict[str, Any]:
     output = engine.containers.run(
         image,
         ["python", "-c", SCRIPT, json.dumps(list(CASES.values()))],
         remove=True,
         network_mode="none",
-        environment={"PYTHONPATH": path},
-        volumes={str(HERE): {"bind": "/tests", "mode": "ro"}, **volumes},
+        environment={"PYTHONPATH": path, **bytecode["environment"]},
+        volumes={**bytecode["volumes"], **volumes},
     )
     lines = bytes(output).decode().splitlines()
     (line,) = [text for text in lines if text.startswith("FOUND ")]
@@ -145,11 +148,11 @@ def resolved(
 
 
 def test_other_algorithms_resolve_as_upstream(
-    engine: docker.DockerClient, image: str, upstream: Path
+    engine: docker.DockerClient, image: str, upstream: Path, bytecode: dict[str, Any]
 ) -> None:
-    ours = resolved(engine, image, {}, "")
+    ours = resolved(engine, image, bytecode, {}, "")
     volume = {str(upstream): {"bind": "/upstream", "mode": "ro"}}
-    theirs = resolved(engine, image, volume, "/upstream")
+    theirs = resolved(engine, image, bytecode, volume, "/upstream")
     assert theirs["file"].startswith("/upstream/")
     assert not ours["file"].startswith("/upstream/")
     for name, own, other in zip(CASES, ours["cases"], theirs["cases"], strict=True):

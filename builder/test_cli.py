@@ -132,7 +132,11 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
         env = {"DDTREE_IMAGE": first.reference, "DDTREE_TARGET": target.name}
         try:
             _pytest(
-                project, ["tests/image", "-m", "docker"], env, f"image tests {target.name}", engine
+                project,
+                ["tests/image", "tests/e2e", "-m", "docker", "--durations=15"],
+                env,
+                f"image tests {target.name}",
+                engine,
             )
         finally:
             if options.tight:

@@ -1,0 +1,161 @@
+"""Deliberate breakages of the overlay, each with the test that must see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """`old`, which occurs once in `file` of the package ddtree_overlay, becomes `new`.
+
+    test: a pytest node in tests/overlay, or "quick:NAME", a check of quick.py
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+WORKER, WALK, MASK = "sglang/worker.py", "tree/walk.py", "tree/mask.py"
+ROUNDS, RANKING = "sglang/rounds.py", "sglang/ranking.py"
+
+BREAKAGES = (
+    Breakage(
+        "mask row off by one",
+        MASK,
+        "visible = unpack_ancestors(ancestors, width)\n    prefixes",
+        "visible = unpack_ancestors(ancestors, width).roll(1, 1)\n    prefixes",
+        "tests/overlay/test_mask.py::test_equals_reachability_on_built_trees",
+    ),
+    Breakage(
+        "prefix not visible",
+        MASK,
+        "mask = torch.ones(numel",
+        "mask = torch.zeros(numel",
+        "tests/overlay/test_mask.py::test_equals_reachability_on_any_legal_tree",
+    ),
+    Breakage(
+        "positions in node order",
+        WORKER,
+        "positions = prefix_lens[:, None] + tree.depths",
+        "positions = prefix_lens[:, None] + torch.arange(self.width, device=prefix_lens.device)",
+        "quick:tokens",
+    ),
+    Breakage(
+        "KV not moved",
+        WORKER,
+        "pool.move_kv_cache(targets[step], sources[step])",
+        "pool.move_kv_cache(targets[step], targets[step])",
+        "quick:tokens",
+    ),
+    Breakage(
+        "KV moved the wrong way",
+        WORKER,
+        "pool.move_kv_cache(targets[step], sources[step])",
+        "pool.move_kv_cache(sources[step], targets[step])",
+        "quick:tokens",
+    ),
+    Breakage(
+        "draft KV in node order",
+        ROUNDS,
+        "(path + offsets).reshape(-1)",
+        "(torch.arange(path.shape[1], device=path.device) + offsets).reshape(-1)",
+        "quick:acceptance",
+    ),
+    Breakage(
+        "sibling link dropped",
+        WALK,
+        "followed = has_parent & (",
+        "followed = has_parent & (\n"
+        "        (parents.unsqueeze(2) == parents.unsqueeze(1)).long().argmax(2) == nodes\n"
+        "    ) & (",
+        "tests/overlay/test_walk.py::test_equals_the_dictionary_walk_on_built_trees",
+    ),
+    Breakage(
+        "tie order reversed",
+        RANKING,
+        "ids, order = torch.sort(ids, dim=-1, stable=True)",
+        "ids, order = torch.sort(ids, dim=-1, stable=True, descending=True)",
+        "tests/overlay/test_ranking.py::test_equal_logits_rank_by_token_id_whatever_the_shard",
+    ),
+    Breakage(
+        "normaliser over the top k only",
+        RANKING,
+        "return values, ids, torch.logsumexp(joined, dim=-1)",
+        "return values, ids, torch.logsumexp(values, dim=-1)",
+        "tests/overlay/test_ranking.py::test_one_rank_is_a_log_softmax",
+    ),
+    Breakage(
+        "the bonus token's row ranked as a draft",
+        RANKING,
+        "view(-1, block_size, width)[:, 1:]",
+        "view(-1, block_size, width)[:, :-1]",
+        "quick:acceptance",
+    ),
+    Breakage(
+        "commit length off by one",
+        WORKER,
+        "commit_lens = (walk.accepted + 1)",
+        "commit_lens = walk.accepted.clamp(min=1)",
+        "quick:tokens",
+    ),
+    Breakage(
+        "bonus token from the root",
+        WALK,
+        "bonus=tokens.gather(1, accepted.unsqueeze(1)).squeeze(1)",
+        "bonus=tokens[:, 0]",
+        "tests/overlay/test_walk.py::test_equals_the_dictionary_walk_on_any_legal_tree",
+    ),
+    Breakage(
+        "output stride of the verify width",
+        WORKER,
+        "speculative_num_draft_tokens=self.columns,",
+        "speculative_num_draft_tokens=self.width,",
+        "quick:tokens",
+    ),
+    Breakage(
+        "padding nodes are children of the root",
+        WALK,
+        "child = (parents == path[-1].unsqueeze(1))",
+        "child = (parents.clamp(min=0) == path[-1].unsqueeze(1))",
+        "tests/overlay/test_walk.py::test_neither_padding_nor_the_root_is_a_child",
+    ),
+    Breakage(
+        "the block's KV slots serve the tree",
+        WORKER,
+        "return locs.view(count, self.width)",
+        "return locs.view(count, self.width)[:, torch.arange(self.width) % int(self.block_size)]",
+        "quick:tokens",
+    ),
+    Breakage(
+        "a sampled walk draws again for what it emits",
+        WALK,
+        "drawn.append(token)",
+        "drawn.append(draw(path[-1] % width, step))",
+        "tests/overlay/test_sampling.py::test_rounds_emit_what_the_target_emits",
+    ),
+    Breakage(
+        "the root's token is not the committed one",
+        ROUNDS,
+        "tokens[:, 0] = roots",
+        "tokens[:, 0] = 0",
+        "tests/overlay/test_rounds.py::test_the_root_carries_the_committed_token",
+    ),
+    Breakage(
+        "no grammar mask on the nodes",
+        WORKER,
+        "mask.apply(logits.flatten(0, 1))",
+        "pass",
+        "quick:grammar",
+    ),
+    Breakage(
+        "logit bias forgotten",
+        WORKER,
+        "logits.add_(info.logit_bias[:, None].to(logits))",
+        "pass",
+        "quick:bias",
+    ),
+)

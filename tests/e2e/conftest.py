@@ -1,0 +1,32 @@
+"""Fixtures of `.stack` on the host; inside the image, where some tests here run too, there are none."""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("docker") is not None:
+    from tests.e2e.stack import (
+        engine,
+        image,
+        mounted_pytest,
+        plain,
+        proof,
+        proof_file,
+        stack,
+        target,
+        tiny_models,
+        workspace,
+    )
+
+    __all__ = [
+        "engine",
+        "image",
+        "mounted_pytest",
+        "plain",
+        "proof",
+        "proof_file",
+        "stack",
+        "target",
+        "tiny_models",
+        "workspace",
+    ]

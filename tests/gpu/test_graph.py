@@ -1,0 +1,122 @@
+"""Ranking, mask and walk inside a CUDA graph: a replay gives what the eager call gives."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed here; the image has it", allow_module_level=True)
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+
+from ddtree_overlay.sglang.ranking import GraphRanker, HeadSlice, drafted_rows, rank_tokens
+from ddtree_overlay.sglang.rounds import build_draft_tree
+from ddtree_overlay.tree.mask import full_mask, mask_numel
+from ddtree_overlay.tree.walk import walk_greedy, walk_sampled
+from tests.gpu.conftest import on_gpu
+
+DEVICES = [pytest.param("cpu", id="cpu"), on_gpu("cuda", id="cuda")]
+BATCH, BLOCK, VOCABULARY, HIDDEN, TOPK, BUDGET = 3, 8, 211, 32, 16, 16
+
+
+def recorded(device: str, body: Callable[[], Any]) -> Callable[[], Any]:
+    """`body` as a CUDA graph whose replay returns its outputs; on a CPU `body` itself."""
+    if device == "cpu":
+        return body
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            body()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = body()
+
+    def replay() -> Any:
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+def normal(*shape: int, seed: int, device: str) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_ranker(device: str, dtype: Any) -> None:
+    weight = normal(VOCABULARY, HIDDEN, seed=0, device=device).to(dtype)
+    slices = (HeadSlice(0, VOCABULARY, 0),)
+    ranker = GraphRanker(
+        weight=weight, slices=slices, block_size=BLOCK, topk=TOPK, max_batch=BATCH + 2, tp=None
+    )
+    hidden = normal(BATCH * BLOCK, HIDDEN, seed=1, device=device).to(dtype)
+    replay = recorded(device, lambda: ranker(hidden))
+    rows = BATCH * (BLOCK - 1)
+    for seed in (2, 3):
+        hidden.copy_(normal(BATCH * BLOCK, HIDDEN, seed=seed, device=device))
+        replay()
+        logprobs, ids = rank_tokens(drafted_rows(hidden, BLOCK), weight, slices, TOPK, None)
+        assert torch.equal(ranker.token_ids[:rows], ids)
+        torch.testing.assert_close(ranker.logprobs[:rows], logprobs)
+
+
+def tree(seed: int, device: str) -> Any:
+    logits = 2 * normal(BATCH, BLOCK - 1, VOCABULARY, seed=seed, device=device)
+    top = torch.log_softmax(logits, -1).topk(TOPK, -1)
+    roots = torch.arange(BATCH, device=device)
+    return build_draft_tree(top.values, top.indices, BUDGET, roots)
+
+
+def lucky_targets(drawn: Any, seed: int) -> Any:
+    """A target's token per node: the first child's for about half of the nodes."""
+    first = drawn.first_child.clamp(min=0)
+    children = drawn.tokens.gather(1, first)
+    flips = normal(*children.shape, seed=seed, device=str(children.device)) > 0
+    return torch.where((drawn.first_child >= 0) & flips, children, children + 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_walks(device: str) -> None:
+    first = tree(4, device)
+    tokens, parents = first.tokens.clone(), first.parents.clone()
+    targets = lucky_targets(first, 5)
+
+    def draw(nodes: Any, _step: int) -> Any:
+        return targets.gather(1, nodes.unsqueeze(1)).squeeze(1)
+
+    columns = min(BLOCK, BUDGET + 1)
+    greedy = recorded(device, lambda: walk_greedy(tokens, parents, targets, columns))
+    sampled = recorded(device, lambda: walk_sampled(tokens, parents, draw, columns))
+    accepted = 0
+    for seed in range(6, 12):
+        other = tree(seed, device)
+        tokens.copy_(other.tokens)
+        parents.copy_(other.parents)
+        targets.copy_(lucky_targets(other, seed + 100))
+        expected = walk_greedy(tokens.cpu(), parents.cpu(), targets.cpu(), columns)
+        for walk in (greedy(), sampled()):
+            for field in ("path", "accepted", "tokens", "bonus"):
+                assert torch.equal(getattr(walk, field).cpu(), getattr(expected, field)), field
+        accepted += int(expected.accepted.sum())
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_mask(device: str) -> None:
+    drawn = tree(20, device)
+    ancestors = drawn.ancestors.clone()
+    lengths = torch.tensor([5, 0, 9], device=device)
+    numel = mask_numel(40, BATCH, BUDGET + 1)
+    replay = recorded(device, lambda: full_mask(ancestors, lengths, numel))
+    for seed, values in ((21, [5, 0, 9]), (22, [11, 20, 3])):
+        ancestors.copy_(tree(seed, device).ancestors)
+        lengths.copy_(torch.tensor(values))
+        expected = full_mask(ancestors.cpu(), lengths.cpu(), numel)
+        assert torch.equal(replay().cpu(), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,6 +119,13 @@ CONFIGURATIONS: dict[str, Configuration] = {
         arguments=(),
         pool=SMALL_POOL,
         groups=(lifecycle.pressure, lifecycle.staggered, lifecycle.aborts),
+    ),
+    # Two ranks over gloo: the vocabulary-parallel head and one tree for both.
+    "ddtree16-tp2": replace(
+        _TREE,
+        arguments=(*SYNCHRONOUS, "--tp-size", "2"),
+        environment={"SGLANG_CPU_OMP_THREADS_BIND": f"0|{(os.cpu_count() or 1) - 1}"},
+        groups=(greedy.concurrent,),
     ),
     "ddtree16-triton": _TRITON,
     "plain-seeded": _SEEDED,

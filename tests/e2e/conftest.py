@@ -6,6 +6,7 @@ import importlib.util
 
 if importlib.util.find_spec("docker") is not None:
     from tests.e2e.stack import (
+        bytecode,
         engine,
         image,
         mounted_pytest,
@@ -19,6 +20,7 @@ if importlib.util.find_spec("docker") is not None:
     )
 
     __all__ = [
+        "bytecode",
         "engine",
         "image",
         "mounted_pytest",

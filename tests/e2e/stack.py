@@ -14,20 +14,20 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.project import default_project
-from tests.image.conftest import Ran, engine, image, mounted_pytest, target
+from tests.image.conftest import Ran, bytecode, engine, image, mounted_pytest, target
 
-__all__ = ["engine", "image", "mounted_pytest", "target"]
+__all__ = ["bytecode", "engine", "image", "mounted_pytest", "target"]
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS_SOURCE = Path(__file__).parent / "models"
-ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
+ENVIRONMENT = {"CI": "true"}
 TRAIN_SECONDS, PROOF_SECONDS = 1500, 2400
 
 
@@ -38,6 +38,7 @@ class Stack:
     engine: Any = None
     image: str = ""
     pytest: Path | None = None
+    bytecode: dict[str, Any] = field(default_factory=dict)
     python: str = ""
 
     def run(
@@ -56,7 +57,7 @@ class Stack:
             return self._run_here(script, arguments, seconds)
         volumes = {str(ROOT / "tests"): {"bind": "/repo/tests", "mode": "ro"}}
         volumes |= {str(folder): {"bind": str(folder), "mode": "ro"} for folder in readable}
-        volumes[str(self.pytest)] = {"bind": "/pytest", "mode": "ro"}
+        volumes |= {str(self.pytest): {"bind": "/pytest", "mode": "ro"}} | self.bytecode["volumes"]
         volumes[str(writable)] = {"bind": str(writable), "mode": "rw"}
         writable.chmod(0o777)  # the container's user is another one
         container = self.engine.containers.create(
@@ -66,6 +67,7 @@ class Stack:
             shm_size="1g",
             environment={
                 **ENVIRONMENT,
+                **self.bytecode["environment"],
                 **_passed_on(),
                 "PYTHONPATH": "/pytest:/repo",
                 "DDTREE_E2E_PYTEST": "/pytest",
@@ -110,7 +112,7 @@ def stack(request: pytest.FixtureRequest) -> Stack:
     python = os.environ.get("DDTREE_E2E_PYTHON", "")
     if python:
         return Stack(python=python)
-    parts = ("engine", "image", "mounted_pytest")
+    parts = ("engine", "image", "mounted_pytest", "bytecode")
     return Stack(*map(request.getfixturevalue, parts))
 
 

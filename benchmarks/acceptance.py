@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure_build import machine  # noqa: E402
+
 NAMES = ("dflash", "ddtree4", "ddtree8", "ddtree16", "ddtree32", "ddtree64")
 GROUP = "sequential"
 
@@ -42,16 +45,6 @@ def main() -> None:
     text = report(document, shlex.join(["python", *command]))
     (ROOT / "benchmarks" / "acceptance.md").write_text(text, "utf-8")
     print(text)
-
-
-def machine() -> str:
-    """What the numbers were measured on."""
-    name = "unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            name = line.split(":", 1)[1].strip()
-            break
-    return f"{os.cpu_count()} x {name}"
 
 
 def row(name: str, result: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ class Breakage:
 
 WORKER, WALK, MASK = "sglang/worker.py", "tree/walk.py", "tree/mask.py"
 ROUNDS, RANKING = "sglang/rounds.py", "sglang/ranking.py"
+ACCEPTANCE, VERIFY = "sglang/acceptance.py", "sglang/verify.py"
 
 BREAKAGES = (
     Breakage(
@@ -146,16 +147,46 @@ BREAKAGES = (
     ),
     Breakage(
         "no grammar mask on the nodes",
-        WORKER,
+        ACCEPTANCE,
         "mask.apply(logits.flatten(0, 1))",
         "pass",
         "quick:grammar",
     ),
     Breakage(
         "logit bias forgotten",
-        WORKER,
+        ACCEPTANCE,
         "logits.add_(info.logit_bias[:, None].to(logits))",
         "pass",
         "quick:bias",
+    ),
+    Breakage(
+        "no mask elements for the requests that a graph pads with",
+        VERIFY,
+        "return int((padded - count) * width * (runner.seq_len_fill_value + width))",
+        "return 0",
+        "tests/overlay/test_verify.py::test_a_padded_graph_batch_reads_a_mask_of_its_own_length",
+    ),
+    Breakage(
+        "a mask of another length is accepted",
+        VERIFY,
+        "if found not in allowed:",
+        "if False:",
+        "tests/overlay/test_verify.py::test_a_mask_of_another_length_is_an_error_for_every_backend",
+    ),
+    Breakage(
+        "the grammar's tree without siblings",
+        WORKER,
+        "GrammarTree.from_device(tree.first_child, tree.next_sibling, tree.tokens)",
+        "GrammarTree.from_device(\n"
+        "                tree.first_child, torch.full_like(tree.next_sibling, -1), tree.tokens\n"
+        "            )",
+        "quick:grammar",
+    ),
+    Breakage(
+        "a run is looked at as a whole",
+        "sglang/finish.py",
+        "if run_length <= 1 or req.finished() or req.to_finish:",
+        "if True:",
+        "tests/overlay/test_finish.py::test_every_run_ends_as_its_tokens_one_by_one",
     ),
 )

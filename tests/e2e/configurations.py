@@ -70,6 +70,7 @@ WHOLE: tuple[Group, ...] = (
     greedy.concurrent,
     greedy.concurrent_streamed,
     greedy.endings,
+    greedy.edges,
     lifecycle.staggered,
     lifecycle.aborts,
     lifecycle.context,
@@ -78,6 +79,7 @@ WHOLE: tuple[Group, ...] = (
 )
 REFERENCE: tuple[Group, ...] = (
     *COMMON,
+    greedy.edges,
     lifecycle.staggered,
     lifecycle.context,
     lifecycle.pressure,
@@ -117,8 +119,16 @@ CONFIGURATIONS: dict[str, Configuration] = {
     "ddtree16-overlap": replace(
         _TREE,
         arguments=(),
-        pool=SMALL_POOL,
-        groups=(lifecycle.pressure, lifecycle.staggered, lifecycle.aborts),
+        groups=(
+            greedy.sequential,
+            greedy.edges,
+            lifecycle.staggered,
+            lifecycle.aborts,
+            lifecycle.context,
+        ),
+    ),
+    "ddtree16-pressure": replace(
+        _TREE, arguments=(), pool=SMALL_POOL, groups=(lifecycle.pressure,)
     ),
     # Two ranks over gloo: the vocabulary-parallel head and one tree for both.
     "ddtree16-tp2": replace(

@@ -38,6 +38,28 @@ def concurrent_streamed(session: Session) -> JSON:
     return by_name(session.prompts, at_once(calls))
 
 
+def edges(session: Session) -> JSON:
+    """Requests whose stop token and length lie within one round, eight at a time.
+
+    The answer ends at whichever comes first, as without speculation. (Upstream's speculative
+    algorithms look at the length of a whole run first: they are not asked.)
+    """
+    known = session.results["sequential"]
+    calls = {}
+    ending = [
+        p for p in session.of_group("chat") if known[p.name]["finish_reason"]["type"] == "stop"
+    ]
+    texts = [p for p in session.of_group("text") if len(known[p.name]["ids"]) == NEW_TOKENS][:6]
+    for prompt in [*ending, *texts]:
+        ids = known[prompt.name]["ids"]
+        stop: JSON = {} if prompt in ending else {"stop_token_ids": [ids[len(ids) // 2]]}
+        last = len(ids) if prompt in ending else ids.index(ids[len(ids) // 2]) + 1
+        for spare in (0, 1, 2, 5, 11):
+            params = {"max_new_tokens": last + spare, **stop}
+            calls[f"{prompt.name}+{spare}"] = partial(session.client.generate, prompt.text, params)
+    return dict(zip(calls, at_once(list(calls.values())), strict=True))
+
+
 def endings(session: Session) -> JSON:
     """Requests that end in each way, eight at a time: by a stop token, a stop string, a stop regex,
     the length, the end token, and not by it where it is ignored.

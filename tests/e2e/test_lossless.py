@@ -66,7 +66,7 @@ def test_prefixes_are_taken_from_the_cache(proof: dict[str, Any]) -> None:
         assert answer["cached_tokens"] == answer["prompt_tokens"] - 1, name
 
 
-@pytest.mark.parametrize(("name", "group"), asked("endings", "staggered", "openai"))
+@pytest.mark.parametrize(("name", "group"), asked("endings", "edges", "staggered", "openai"))
 def test_the_same_requests_get_the_same_answers(
     proof: dict[str, Any], plain: dict[str, Any], name: str, group: str
 ) -> None:
@@ -81,6 +81,15 @@ def test_the_same_requests_get_the_same_answers(
     else:
         assert set(found) == set(plain[group])
         assert not differing(found, plain[group], "ids", "text", "finish_reason")
+
+
+def test_a_round_that_holds_the_stop_token_and_the_length(plain: dict[str, Any]) -> None:
+    """Else the equality of `edges` would say nothing."""
+    reasons = [
+        (int(n.split("+")[1]), a["finish_reason"]["type"]) for n, a in plain["edges"].items()
+    ]
+    assert sum(spare == 0 and reason == "length" for spare, reason in reasons) >= 8
+    assert sum(0 < spare < 15 and reason == "stop" for spare, reason in reasons) >= 32
 
 
 def test_requests_end_in_every_way(proof: dict[str, Any]) -> None:

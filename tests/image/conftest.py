@@ -127,7 +127,7 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Options of a container that shares compiled modules with the others: the image ships none,
     and compiling SGLang anew is most of what each of dozens of starts would do."""
     folder = tmp_path_factory.mktemp("bytecode")
-    folder.chmod(0o777)
+    folder.chmod(0o1777)
     for parent in folder.parents[:2]:
         parent.chmod(0o755)
     return {

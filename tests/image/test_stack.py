@@ -111,9 +111,17 @@ def test_ddtree_is_an_algorithm_with_its_own_arguments(image_python: Callable[[s
 
 # What of tests/overlay needs torch, the extension or SGLang; on the host these files skip.
 OVERLAY_TESTS = (
-    *("test_cpu_proof", "test_cpu_proof_observer", "test_cpu_proof_shims", "test_gates"),
-    *("test_mask", "test_ops_torch", "test_ranking", "test_rounds", "test_sampling"),
-    *("test_sglang_requests", "test_walk", "test_walk_move", "test_walk_sync"),
+    *("test_cpu_proof", "test_cpu_proof_observer", "test_cpu_proof_shims"),
+    *("test_gates", "test_gates_drafter", "test_gates_server", "test_gates_target"),
+    *("test_mask", "test_ops_torch", "test_patched_sglang", "test_ranking", "test_rounds"),
+    *(
+        "test_sampling",
+        "test_sglang_requests",
+        "test_verify",
+        "test_walk",
+        "test_walk_move",
+        "test_walk_sync",
+    ),
 )
 
 

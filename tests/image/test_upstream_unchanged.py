@@ -77,7 +77,8 @@ print("FOUND " + json.dumps({"file": sglang.__file__, "cases": [resolve(c) for c
 """
 
 DFLASH = ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", "ROOT/draft"]
-EAGLE = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "ROOT/eagle"]
+EAGLE3 = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "ROOT/eagle"]
+EAGLE = ["--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", "ROOT/eagle"]
 NGRAM = ["--speculative-algorithm", "NGRAM"]
 CASES: dict[str, list[str]] = {
     "none": [],
@@ -95,12 +96,17 @@ CASES: dict[str, list[str]] = {
     "dflash, no drafter": DFLASH[:2],
     "dflash, pp": [*DFLASH, "--pp-size", "2"],
     "dflash, steps": [*DFLASH, "--speculative-num-steps", "3"],
-    "eagle3": [
+    "eagle": [
         *(*EAGLE, "--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
         *("--speculative-num-draft-tokens", "16"),
     ],
+    "eagle, defaults": EAGLE,
+    "eagle3": [
+        *(*EAGLE3, "--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
+        *("--speculative-num-draft-tokens", "16"),
+    ],
     "eagle3, chain": [
-        *(*EAGLE, "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
+        *(*EAGLE3, "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", "9"),
     ],
     "ngram": NGRAM,
@@ -160,5 +166,5 @@ def test_other_algorithms_resolve_as_upstream(
         assert set(added.values()) <= {"None"}, name
         assert own == other, name
     accepted = [name for name, c in zip(CASES, ours["cases"], strict=True) if "refused" not in c]
-    assert {"none", "dflash", "eagle3", "ngram"} <= set(accepted)
+    assert {"none", "dflash", "eagle", "eagle3", "ngram"} <= set(accepted)
     assert "dflash, both" not in accepted and "unknown" not in accepted

@@ -40,6 +40,39 @@ HYBRID_MAMBA: dict[str, Any] = {**configs.hybrid_mamba(), **SHAPE, "mamba_d_head
 SLIDING: dict[str, Any] = {**configs.gemma3_swa(), **SHAPE}
 HYBRID_SWA: dict[str, Any] = {**configs.hybrid_swa(), **SHAPE}
 MLA: dict[str, Any] = {**configs.mla(), **SHAPE, "num_key_value_heads": 4}
+DEEPSEEK_SPARSE: dict[str, Any] = {
+    **MLA,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "index_topk": 64,
+    "index_n_heads": 4,
+    "index_head_dim": 32,
+}
+GLM_SPARSE: dict[str, Any] = {**DEEPSEEK_SPARSE, "architectures": ["GlmMoeDsaForCausalLM"]}
+DEEPSEEK_V4: dict[str, Any] = {
+    **DEEPSEEK_SPARSE,
+    "architectures": ["DeepseekV4ForCausalLM"],
+    "model_type": "deepseek_v4",
+    "sliding_window": 64,
+    "compress_ratios": [0, 4, 4, 4],
+}
+MINIMAX_SPARSE: dict[str, Any] = {**TARGET, "architectures": ["MiniMaxM3SparseForCausalLM"]}
+ENCODER_DECODER: dict[str, Any] = {
+    "model_type": "whisper",
+    "architectures": ["WhisperForConditionalGeneration"],
+    "d_model": 64,
+    "vocab_size": 256,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_target_positions": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 1,
+    "dtype": "bfloat16",
+}
 WINDOWED: dict[str, Any] = {
     **SHAPE,
     "model_type": "mistral",

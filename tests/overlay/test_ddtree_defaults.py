@@ -141,12 +141,21 @@ def test_a_ridge_is_operations_per_byte() -> None:
 
 def test_bytes_of_a_tree() -> None:
     use = memory_use(ON_96_GIB, 16)
-    assert use.mask == 48 * 17 * (40960 + 17)
-    assert use.indices == 48 * 17 * 40960 * 4
+    assert use.mask == 2 * 48 * 17 * (40960 + 17)  # the round's and the graphs'
+    assert memory_use(replace(ON_96_GIB, graph_batch=0), 16).mask == 48 * 17 * (40960 + 17)
+    assert use.indices == 48 * (17 + 16) * 40960 * 4
+    # 32 heads of 128 on one GPU, 8 splits: 48 x 65 rows are 412 MB.
+    triton = replace(ON_96_GIB, backend="triton", split_bytes_per_token=32 * 8 * 129 * 4)
+    assert memory_use(triton, 64).splits == 48 * 65 * 32 * 8 * 129 * 4
+    assert (
+        memory_use(triton, 64).scratch
+        - memory_use(replace(triton, split_bytes_per_token=0), 64).scratch
+        == memory_use(triton, 64).splits
+    )
     assert use.logits == 48 * 17 * 151936 * 4
     assert use.slots == 34
     assert use.reserve == 48 * 34 * ON_96_GIB.kv_bytes_per_token
-    assert use.scratch == use.mask + use.indices + use.logits
+    assert use.scratch == use.mask + use.indices + use.splits + use.logits
     # The drafter's block uses the same slots in turn.
     assert memory_use(ON_96_GIB, 4).slots == 32
     assert memory_use(replace(ON_96_GIB, backend="triton"), 16).indices == 2 * use.indices

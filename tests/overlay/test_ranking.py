@@ -187,7 +187,7 @@ def test_drafted_rows_leave_out_the_bonus_token_of_each_block() -> None:
 
 def test_slices_of_a_plain_and_of_a_sharded_head() -> None:
     plain = SimpleNamespace(weight=torch.ones(9, 2))
-    assert head_slices(plain, 1) == (HeadSlice(0, 9, 0),)
+    assert head_slices(plain, 1, 2) == (HeadSlice(0, 9, 0),)
     shard = SimpleNamespace(
         num_org_elements=5,
         org_vocab_start_index=10,
@@ -196,19 +196,23 @@ def test_slices_of_a_plain_and_of_a_sharded_head() -> None:
         added_vocab_start_index=40,
     )
     sharded = SimpleNamespace(weight=torch.ones(12, 2), shard_indices=shard)
-    assert head_slices(sharded, 4) == (HeadSlice(0, 5, 10), HeadSlice(8, 2, 40))
+    assert head_slices(sharded, 4, 2) == (HeadSlice(0, 5, 10), HeadSlice(8, 2, 40))
     shard.num_added_elements = 0
-    assert head_slices(sharded, 4) == (HeadSlice(0, 5, 10),)
+    assert head_slices(sharded, 4, 2) == (HeadSlice(0, 5, 10),)
 
 
 @pytest.mark.parametrize(
     ("lm_head", "tp_size", "says"),
     [
-        (SimpleNamespace(weight=torch.ones(3, 2, dtype=torch.int8)), 1, "quantised"),
+        (SimpleNamespace(weight=torch.ones(3, 2, dtype=torch.int8)), 1, "torch.int8"),
+        # A floating-point type to torch, and stored transposed by SGLang.
+        (SimpleNamespace(weight=torch.ones(3, 2).to(torch.float8_e4m3fn)), 1, "float8"),
+        (SimpleNamespace(weight=torch.ones(2, 3)), 1, r"\[2, 3\]"),
         (SimpleNamespace(), 1, "missing"),
+        (None, 1, "missing"),
         (SimpleNamespace(weight=torch.ones(3, 2)), 8, "--tp-size 8"),
     ],
 )
 def test_a_head_that_cannot_rank_is_refused(lm_head: Any, tp_size: int, says: str) -> None:
     with pytest.raises(HeadUnsupportedError, match=says):
-        head_slices(lm_head, tp_size)
+        head_slices(lm_head, tp_size, 2)

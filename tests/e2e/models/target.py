@@ -58,7 +58,7 @@ def new_target(end_id: int) -> Any:
         num_hidden_layers=5,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=64,  # FlashInfer's kernels have none below, and tests/gpu serves with them
         max_position_embeddings=2048,
         tie_word_embeddings=False,
         bos_token_id=None,

@@ -30,6 +30,7 @@ def check_backend(server_args: Any) -> str:
 
     field, found = verify_backend(server_args)
     if found in _supported():
+        _check_kv_dtype(server_args, found)
         return found
     if server_args.is_attention_backend_not_set():
         run_post_process_pass(server_args, _declare_tree_mask_backend)
@@ -40,6 +41,7 @@ def check_backend(server_args: Any) -> str:
                 chosen,
                 found,
             )
+            _check_kv_dtype(server_args, chosen)
             return chosen
         field, found = chosen_field, chosen
     raise refusal(
@@ -60,6 +62,19 @@ def verify_backend(server_args: Any) -> tuple[str, str]:
     split = "decode_attention_backend" if on_decode else "prefill_attention_backend"
     field = split if getattr(view, split) else "attention_backend"
     return field, str(decode if on_decode else prefill)
+
+
+def _check_kv_dtype(server_args: Any, backend: str) -> None:
+    """Triton's verify reads the tree's own K and V before they are quantised, plain decoding after:
+    with an fp8 cache the two would differ by more than rounding."""
+    dtype = str(server_args.kv_cache_dtype)
+    if backend == "triton" and dtype.startswith("fp8"):
+        raise refusal(
+            "kv_cache_dtype",
+            dtype,
+            "would give other tokens than plain decoding with the triton backend",
+            "use --attention-backend flashinfer, or --kv-cache-dtype auto",
+        )
 
 
 def _supported() -> tuple[str, ...]:

@@ -50,6 +50,7 @@ def resolve_and_check(server_args: Any) -> None:
         allow_hybrid_unsafe=bool(server_args.speculative_ddtree_allow_hybrid_unsafe),
     )
     backend = backend_gate.check_backend(server_args)
+    target_gate.check_windows(model_config, backend)
     drafter = drafter_gate.check_drafter(
         drafter_config.read_config(server_args),
         server_args.speculative_draft_model_path,
@@ -150,7 +151,20 @@ def _memory_inputs(
         kv_bytes_per_token=itemsize * (target_values + drafter.kv_values_per_token),
         device_bytes=None if megabytes is None else int(megabytes * 2**20),
         kv_slots=server_args.max_total_tokens,
+        split_bytes_per_token=_split_bytes(server_args, model_config, backend),
     )
+
+
+def _split_bytes(server_args: Any, model_config: Any, backend: str) -> int:
+    """Per verified token, of Triton's partial attention results; as its backend sizes them."""
+    if backend != "triton":
+        return 0
+    splits = int(server_args.triton_attention_num_kv_splits)
+    if server_args.enable_deterministic_inference:
+        tile = int(server_args.triton_attention_split_tile_size or 256)
+        splits = -(-model_config.context_len // tile)
+    heads = model_config.num_attention_heads // server_args.tp_size
+    return int(heads * splits * (model_config.v_head_dim + 1) * 4)
 
 
 def _device_megabytes(device: str) -> float | None:

@@ -3,9 +3,12 @@
 Plain numbers in and out: neither torch nor SGLang is imported. With width = budget + 1 and `batch`
 requests running at most, of `context` tokens at most:
 
-    mask     batch x width x (context + width) bytes: every node's row over prefix and tree
-    indices  graph_batch x width x context x 4 (flashinfer) or 8 (triton) bytes, only where decode
-             CUDA graphs are captured: both backends size their index buffer by verified tokens
+    mask     batch x width x (context + width) bytes: every node's row over prefix and tree; and
+             graph_batch x the same again, the buffer that decode CUDA graphs read
+    indices  graph_batch x (width + block size) x context x 4 (flashinfer) or 8 (triton) bytes: both
+             backends size their index buffer by tokens, the target's and the drafter's
+    splits   graph_batch x width x heads x KV splits x (head size + 1) x 4 bytes (triton): partial
+             results of its decode, sized by tokens too
     logits   batch x width x vocabulary x 4 bytes: fp32, every node of every request, on every rank
     KV       batch x 2 x max(width, block size) slots x bytes per token of target and drafter: what
              the scheduler holds ahead of each request (overlap scheduling keeps two rounds)
@@ -45,6 +48,7 @@ class MemoryInputs:
     kv_bytes_per_token: int
     device_bytes: int | None
     kv_slots: int | None = None
+    split_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,27 +57,35 @@ class MemoryUse:
 
     mask: int
     indices: int
+    splits: int
     logits: int
     reserve: int
     slots: int
 
     @property
     def scratch(self) -> int:
-        return self.mask + self.indices + self.logits
+        return self.mask + self.indices + self.splits + self.logits
 
 
 def memory_use(inputs: MemoryInputs, budget: int) -> MemoryUse:
     """What a tree of `budget` nodes costs."""
     width = budget + 1
     slots = 2 * max(width, inputs.block_size)
+    captured = min(inputs.graph_batch, inputs.batch)
     per_index = _INDEX_BYTES.get(inputs.backend, 0)
     return MemoryUse(
-        mask=inputs.batch * width * (inputs.context + width),
-        indices=min(inputs.graph_batch, inputs.batch) * width * inputs.context * per_index,
+        mask=mask_elements(inputs, budget) + captured * width * (inputs.context + width),
+        indices=captured * (width + inputs.block_size) * inputs.context * per_index,
+        splits=captured * width * inputs.split_bytes_per_token,
         logits=inputs.batch * width * inputs.vocab_size * 4,
         reserve=inputs.batch * slots * inputs.kv_bytes_per_token,
         slots=slots,
     )
+
+
+def mask_elements(inputs: MemoryInputs, budget: int) -> int:
+    """Of the mask of one round."""
+    return inputs.batch * (budget + 1) * (inputs.context + budget + 1)
 
 
 def fits(inputs: MemoryInputs, budget: int) -> bool:
@@ -81,7 +93,8 @@ def fits(inputs: MemoryInputs, budget: int) -> bool:
     use = memory_use(inputs, budget)
     if inputs.kv_slots is not None and use.slots >= inputs.kv_slots:
         return False
-    if use.mask >= _MASK_LIMITS.get(inputs.backend, use.mask + 1):
+    limit = _MASK_LIMITS.get(inputs.backend)
+    if limit is not None and mask_elements(inputs, budget) >= limit:
         return False
     if inputs.device_bytes is None:
         return True
@@ -106,8 +119,9 @@ def describe(inputs: MemoryInputs, budget: int) -> str:
     use = memory_use(inputs, budget)
     return (
         f"DDTREE memory at {inputs.batch} running requests of {inputs.context} tokens: mask "
-        f"{use.mask} bytes, attention indices {use.indices} bytes, verify logits {use.logits} "
-        f"bytes, {use.slots} KV slots per request held ahead ({use.reserve} bytes)."
+        f"{use.mask} bytes, attention indices {use.indices} bytes, attention splits {use.splits} "
+        f"bytes, verify logits {use.logits} bytes, {use.slots} KV slots per request held ahead "
+        f"({use.reserve} bytes)."
     )
 
 
@@ -125,12 +139,12 @@ def check_memory(inputs: MemoryInputs, budget: int) -> None:
             f"raise --max-total-tokens above {use.slots}, or lower the budget",
         )
     limit = _MASK_LIMITS.get(inputs.backend)
-    if limit is not None and use.mask >= limit:
+    if limit is not None and mask_elements(inputs, budget) >= limit:
         raise refusal(
             "speculative_ddtree_budget",
             budget,
-            f"needs a mask of {use.mask} elements at {inputs.batch} running requests of "
-            f"{inputs.context} tokens, and {inputs.backend} counts only {limit - 1}",
+            f"needs a mask of {mask_elements(inputs, budget)} elements at {inputs.batch} running "
+            f"requests of {inputs.context} tokens, and {inputs.backend} counts only {limit - 1}",
             _remedy(inputs, budget),
         )
     device = inputs.device_bytes or 0
@@ -138,10 +152,10 @@ def check_memory(inputs: MemoryInputs, budget: int) -> None:
         "speculative_ddtree_budget",
         budget,
         f"needs {use.scratch} bytes of scratch at {inputs.batch} running requests of "
-        f"{inputs.context} tokens (mask {use.mask}, attention indices {use.indices}, verify logits "
-        f"{use.logits}) of at most {int(SCRATCH_FRACTION * device)} "
-        f"({SCRATCH_FRACTION:.0%} of the device's {device}), and {use.reserve} bytes of KV held "
-        f"ahead of at most {int(RESERVE_FRACTION * device)} ({RESERVE_FRACTION:.0%})",
+        f"{inputs.context} tokens (mask {use.mask}, attention indices {use.indices}, attention "
+        f"splits {use.splits}, verify logits {use.logits}) of at most "
+        f"{int(SCRATCH_FRACTION * device)} ({SCRATCH_FRACTION:.0%} of the device's {device}), and "
+        f"{use.reserve} bytes of KV held ahead of at most {int(RESERVE_FRACTION * device)} ({RESERVE_FRACTION:.0%})",
         _remedy(inputs, budget),
     )
 

@@ -30,17 +30,18 @@ class HeadUnsupportedError(RuntimeError):
     """The target's head cannot rank draft tokens."""
 
 
-def head_slices(lm_head: Any, tp_size: int) -> tuple[HeadSlice, ...]:
+def head_slices(lm_head: Any, tp_size: int, hidden_size: int) -> tuple[HeadSlice, ...]:
     """The rows of this rank that are tokens: padding rows between and behind them are not.
 
-    Raises HeadUnsupportedError for a quantised head and for a sharded head that does not say
-    which tokens it holds.
+    Raises HeadUnsupportedError for a missing or quantised head (fp8 is stored transposed, int4
+    packed) and for a sharded head that does not say which tokens it holds.
     """
     weight = getattr(lm_head, "weight", None)
-    if weight is None or not torch.is_floating_point(weight):
+    plain = (torch.float32, torch.bfloat16, torch.float16)
+    if weight is None or weight.dtype not in plain or weight.shape[1] != hidden_size:
+        found = "missing" if weight is None else f"{weight.dtype} {list(weight.shape)}"
         raise HeadUnsupportedError(
-            "DDTREE ranks draft tokens with the target's lm_head, which is "
-            f"{'quantised' if weight is not None else 'missing'}: "
+            f"DDTREE ranks draft tokens with the target's lm_head, which is {found}: "
             "use a checkpoint with an unquantised lm_head."
         )
     shard = getattr(lm_head, "shard_indices", None)

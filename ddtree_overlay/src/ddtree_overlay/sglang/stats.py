@@ -34,7 +34,10 @@ class TreeCounts:
 
 
 class TreeStats:
-    """Adds up on the device: `add` never waits for it, `read` does."""
+    """Adds up on the device: `add` never waits for it, `read` does.
+
+    With overlap scheduling `read` runs beside a round in flight, which it may miss or have counted.
+    """
 
     def __init__(self, device: Any) -> None:
         self._sums = torch.zeros(6, dtype=torch.int64, device=device)

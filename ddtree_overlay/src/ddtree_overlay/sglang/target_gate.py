@@ -90,6 +90,23 @@ def _recurrent_layers(model_config: Any) -> str | None:
     return None
 
 
+def check_windows(model_config: Any, backend: str) -> None:
+    """What even --speculative-ddtree-allow-hybrid-unsafe does not lift: FlashInfer reads the mask
+    once per window, of a length that a tree's mask does not have, and the server would stop.
+
+    Raises:
+        ValueError: local attention with the flashinfer backend.
+    """
+    local = _local_attention(model_config)
+    if local is not None and backend == "flashinfer":
+        raise refusal(
+            "attention_backend",
+            backend,
+            f"cannot verify a tree of a target with {local}",
+            "use --attention-backend triton",
+        )
+
+
 def _local_attention(model_config: Any) -> str | None:
     from sglang.srt.configs.model_config import is_hybrid_swa_model
 

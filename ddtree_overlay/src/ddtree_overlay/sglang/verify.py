@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
+from ddtree_overlay.sglang.rounds import DraftTree
+from ddtree_overlay.tree.mask import full_mask, mask_numel
 
-class TreeMaskLengthError(RuntimeError):
+
+class VerifyMaskLengthError(RuntimeError):
     """The tree mask does not have the length that the attention backend will read."""
 
 
@@ -31,6 +35,13 @@ class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
     batch: int = 0
     padding_elements: int = 0
 
+    def prepare_for_verify(self, batch: Any, target_worker: Any) -> Any:
+        """As upstream; raises VerifyMaskLengthError where `batch` and the mask do not agree, for
+        those backends too that do not ask `generate_attn_arg_prefill`."""
+        needed = self._needed(len(batch.seq_lens), int(batch.seq_lens_sum))
+        self._require({needed + self.padding_elements}, int(batch.seq_lens_sum))
+        return super().prepare_for_verify(batch, target_worker)
+
     def generate_attn_arg_prefill(
         self,
         req_pool_indices: torch.Tensor,
@@ -39,18 +50,73 @@ class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
         req_to_token: torch.Tensor,
         kv_start_idx: torch.Tensor | None = None,
     ) -> Any:
-        """As upstream; raises TreeMaskLengthError instead of padding the mask."""
-        batch, width = len(req_pool_indices), int(self.draft_token_num)
-        needed = width * (int(paged_kernel_lens_sum) + batch * width)
-        mask = self.custom_mask
-        found = -1 if mask is None else mask.numel()
-        allowed = {needed} if batch != self.batch else {needed, needed + self.padding_elements}
-        if found not in allowed:
-            raise TreeMaskLengthError(
-                f"the tree mask has {found} elements and {batch} requests of width {width} over "
-                f"{int(paged_kernel_lens_sum)} cached tokens need {needed}: this is a bug in "
-                "DDTREE; use --speculative-algorithm DFLASH and report it."
-            )
+        """As upstream; raises VerifyMaskLengthError instead of padding the mask."""
+        batch, prefix_sum = len(req_pool_indices), int(paged_kernel_lens_sum)
+        needed = self._needed(batch, prefix_sum)
+        # A padded batch reads the elements for its padding too, another one does not.
+        spare = self.padding_elements if batch == self.batch else 0
+        self._require({needed, needed + spare}, prefix_sum)
         return super().generate_attn_arg_prefill(
             req_pool_indices, paged_kernel_lens, paged_kernel_lens_sum, req_to_token, kv_start_idx
         )
+
+    def _needed(self, batch: int, prefix_sum: int) -> int:
+        return mask_numel(prefix_sum, batch, int(self.draft_token_num))
+
+    def _require(self, allowed: set[int], prefix_sum: int) -> None:
+        found = -1 if self.custom_mask is None else self.custom_mask.numel()
+        if found not in allowed:
+            raise VerifyMaskLengthError(
+                f"the tree mask has {found} elements and must have {min(allowed)} ({self.batch} "
+                f"requests of width {self.draft_token_num} over {prefix_sum} cached tokens): this "
+                "is a bug in DDTREE; use --speculative-algorithm DFLASH and report it."
+            )
+
+
+def tree_verify_input(
+    tree: DraftTree,
+    prefix_lens: torch.Tensor,
+    positions: torch.Tensor,
+    prefix_sum: int,
+    padding_elements: int,
+) -> DDTreeVerifyInput:
+    """The verify input of a batch of trees.
+
+    prefix_lens: [batch] on the device. positions: int64 [batch, width]. prefix_sum: on the host,
+    the sum of prefix_lens or a bound of it. padding_elements: see `graph_padding`.
+    """
+    count, width = tree.tokens.shape
+    return DDTreeVerifyInput(
+        draft_token=tree.tokens.reshape(-1),
+        positions=positions.reshape(-1),
+        draft_token_num=width,
+        custom_mask=full_mask(
+            tree.ancestors, prefix_lens, mask_numel(prefix_sum, count, width) + padding_elements
+        ),
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        batch=count,
+        padding_elements=padding_elements,
+    )
+
+
+def graph_padding(runner: Any, count: int, width: int) -> int:
+    """Mask elements of the requests that a CUDA graph pads a batch of `count` with.
+
+    runner: the target's decode graph runner, None without graphs.
+    """
+    if runner is None or count > runner.max_bs:
+        return 0
+    padded = runner._pad_to_bucket(count, runner.capture_bs)
+    return int((padded - count) * width * (runner.seq_len_fill_value + width))
+
+
+def host_prefix_sum(batch: Any, draft_input: Any, context_len: int) -> int:
+    """The sum of the prefix lengths as far as the host knows it: exact or, with overlap scheduling
+    and a backend that does not need more, an upper bound. No prefix outgrows the context."""
+    if batch.seq_lens_cpu is not None:
+        known = int(batch.seq_lens_cpu.sum())
+    elif draft_input.reserved_seq_lens_cpu is not None:
+        known = int(draft_input.reserved_seq_lens_sum)
+    else:
+        known = int(batch.seq_lens.sum())
+    return min(known, len(batch.seq_lens) * context_len)

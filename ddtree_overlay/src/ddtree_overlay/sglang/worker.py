@@ -19,18 +19,17 @@ from sglang.srt.distributed import get_tp_group
 from sglang.srt.environ import envs
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.scheduler import GenerationBatchResult
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2, DraftedBlock
-from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
+from sglang.srt.speculative.spec_utils import GrammarTree
 
+from ddtree_overlay.sglang.acceptance import constrain, walk_tree
 from ddtree_overlay.sglang.metrics import TreeMetrics
 from ddtree_overlay.sglang.ranking import GraphRanker, drafted_rows, head_slices, rank_tokens
 from ddtree_overlay.sglang.rounds import DraftTree, build_draft_tree, committed_rows
 from ddtree_overlay.sglang.stats import TreeStats
-from ddtree_overlay.sglang.verify import DDTreeVerifyInput
-from ddtree_overlay.tree.mask import full_mask, mask_numel
-from ddtree_overlay.tree.walk import Walk, walk_greedy, walk_sampled
+from ddtree_overlay.sglang.verify import graph_padding, host_prefix_sum, tree_verify_input
+from ddtree_overlay.tree.walk import Walk
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,9 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self._context_len = int(target.model_config.context_len)
         tp = get_tp_group()
         self._tp = tp if tp.world_size > 1 else None
-        self._head_slices = head_slices(target.model.lm_head, tp.world_size)
+        self._head_slices = head_slices(
+            getattr(target.model, "lm_head", None), tp.world_size, target.model_config.hidden_size
+        )
         self._stats = TreeStats(self.device)
         self._metrics = TreeMetrics(self._stats, self.budget)
         if self.ps.tp_rank == 0:
@@ -102,11 +103,23 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             batch, draft_input, tree, positions, cache_locs
         )
         logits = logits_output.next_token_logits.view(len(prefix_lens), self.width, -1)
-        self._constrain(logits, batch, grammar_tree, grammar_barrier)
-        walk = self._walk(logits, tree, batch, prefix_lens)
+        constrain(logits, batch, grammar_tree, grammar_barrier)
+        walk = walk_tree(
+            logits,
+            tree,
+            prefix_lens,
+            batch.sampling_info,
+            self.target_worker.model_runner.sampler,
+            self.columns,
+            self._tp,
+        )
 
         commit_lens = (walk.accepted + 1).to(torch.int32)
-        new_seq_lens = prefix_lens + commit_lens.to(prefix_lens.dtype)
+        # Overlap scheduling starts one more round of a request that has just reached its end, and
+        # discards it: its prefix must not outgrow what buffers and masks are made for.
+        new_seq_lens = (prefix_lens + commit_lens.to(prefix_lens.dtype)).clamp(
+            max=self._context_len
+        )
         if on_publish is not None:
             on_publish(new_seq_lens)
         self._commit(logits_output.hidden_states, walk, prefix_lens, cache_locs, commit_lens)
@@ -179,33 +192,20 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         cache_locs: torch.Tensor,
     ) -> tuple[LogitsProcessorOutput, bool]:
         """The target's logits [batch * width, vocabulary] and tapped hidden states of all nodes."""
-        count = len(batch.seq_lens)
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
-        # What the host knows of the prefix lengths is exact or, with overlap scheduling and a
-        # backend that does not need more, an upper bound. No prefix outgrows the context.
+        batch.seq_lens_sum = host_prefix_sum(batch, draft_input, self._context_len)
         if lens_cpu is not None:
-            bound = int(lens_cpu.sum())
             batch.seq_lens_cpu = lens_cpu + self.width
         elif draft_input.reserved_seq_lens_cpu is not None:
-            bound = int(draft_input.reserved_seq_lens_sum)
             batch.seq_lens_cpu = draft_input.reserved_seq_lens_cpu
-        else:
-            bound = int(batch.seq_lens.sum())
-        batch.seq_lens_sum = min(bound, count * self._context_len)
-        padding = self._graph_padding(count)
         batch.out_cache_loc = cache_locs.reshape(-1)
-        verify_input = DDTreeVerifyInput(
-            draft_token=tree.tokens.reshape(-1),
-            positions=positions.reshape(-1),
-            draft_token_num=self.width,
-            custom_mask=full_mask(
-                tree.ancestors,
-                batch.seq_lens,
-                mask_numel(batch.seq_lens_sum, count, self.width) + padding,
-            ),
-            capture_hidden_mode=CaptureHiddenMode.FULL,
-            batch=count,
-            padding_elements=padding,
+        runner = self.target_worker.model_runner.decode_cuda_graph_runner
+        verify_input = tree_verify_input(
+            tree,
+            batch.seq_lens,
+            positions,
+            batch.seq_lens_sum,
+            graph_padding(runner, len(batch.seq_lens), self.width),
         )
         forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
         batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
@@ -215,58 +215,6 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         if out.logits_output.hidden_states is None:
             raise RuntimeError("DDTREE: the target returned no hidden states for the drafter.")
         return out.logits_output, out.can_run_cuda_graph
-
-    def _graph_padding(self, count: int) -> int:
-        """Mask elements of the requests that a CUDA graph pads a batch of `count` with."""
-        runner = self.target_worker.model_runner.decode_cuda_graph_runner
-        if runner is None or count > runner.max_bs:
-            return 0
-        padded = runner._pad_to_bucket(count, runner.capture_bs)
-        return int((padded - count) * self.width * (runner.seq_len_fill_value + self.width))
-
-    def _constrain(
-        self, logits: torch.Tensor, batch: Any, grammar_tree: Any, grammar_barrier: Any
-    ) -> None:
-        """Apply in place what constrains each node's next token whatever its path.
-
-        logits: [batch, width, vocabulary]. What depends on the path other than by the grammar is
-        refused with the request (requests.py).
-        """
-        if grammar_tree is not None:
-            mask = build_grammar_vocab_mask(
-                reqs=batch.reqs,
-                tree=grammar_tree,
-                sampling_info=batch.sampling_info,
-                device=logits.device,
-                barrier=grammar_barrier,
-            )
-            if mask is not None:
-                mask.apply(logits.flatten(0, 1))
-        info = batch.sampling_info
-        if info is not None and info.logit_bias is not None:
-            logits.add_(info.logit_bias[:, None].to(logits))
-
-    def _walk(
-        self, logits: torch.Tensor, tree: DraftTree, batch: Any, prefix_lens: torch.Tensor
-    ) -> Walk:
-        """The accepted path. Sampling draws one token a visited node, by the target's sampler."""
-        info = batch.sampling_info
-        if info is None or info.is_all_greedy:
-            target_ids = torch.argmax(logits, dim=-1)
-            return walk_greedy(tree.tokens, tree.parents, target_ids, self.columns)
-        sampler = self.target_worker.model_runner.sampler
-        rows = torch.arange(logits.shape[0], device=logits.device)
-
-        def draw(nodes: torch.Tensor, step: int) -> torch.Tensor:
-            # A copy: the sampler turns logits into probabilities in place.
-            visited = LogitsProcessorOutput(next_token_logits=logits[rows, nodes])
-            drawn = sampler(visited, info, False, [], [], prefix_lens + step)
-            if self._tp is not None:
-                # Ranks that drew differently would commit different lengths and then hang.
-                self._tp.broadcast(drawn, src=0)
-            return drawn.to(torch.int64)
-
-        return walk_sampled(tree.tokens, tree.parents, draw, self.columns)
 
     def _commit(
         self,

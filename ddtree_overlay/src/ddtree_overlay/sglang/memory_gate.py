@@ -154,8 +154,9 @@ def check_memory(inputs: MemoryInputs, budget: int) -> None:
         f"needs {use.scratch} bytes of scratch at {inputs.batch} running requests of "
         f"{inputs.context} tokens (mask {use.mask}, attention indices {use.indices}, attention "
         f"splits {use.splits}, verify logits {use.logits}) of at most "
-        f"{int(SCRATCH_FRACTION * device)} ({SCRATCH_FRACTION:.0%} of the device's {device}), and "
-        f"{use.reserve} bytes of KV held ahead of at most {int(RESERVE_FRACTION * device)} ({RESERVE_FRACTION:.0%})",
+        f"{int(SCRATCH_FRACTION * device)} ({SCRATCH_FRACTION:.0%} of the device's {device}), "
+        f"and {use.reserve} bytes of KV held ahead of at most {int(RESERVE_FRACTION * device)} "
+        f"({RESERVE_FRACTION:.0%})",
         _remedy(inputs, budget),
     )
 

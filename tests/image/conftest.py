@@ -131,7 +131,8 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for parent in folder.parents[:2]:
         parent.chmod(0o755)
     return {
-        "environment": {"PYTHONPYCACHEPREFIX": "/bytecode"},
+        # The image says not to write any: empty means no such wish.
+        "environment": {"PYTHONPYCACHEPREFIX": "/bytecode", "PYTHONDONTWRITEBYTECODE": ""},
         "volumes": {str(folder): {"bind": "/bytecode", "mode": "rw"}},
     }
 

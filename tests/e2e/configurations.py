@@ -106,8 +106,9 @@ _SEEDED = Configuration(
 CONFIGURATIONS: dict[str, Configuration] = {
     "plain": Configuration(REFERENCE, arguments=SYNCHRONOUS),
     "dflash": Configuration(
-        # Not at the end of the context: see `lifecycle.context`.
-        (greedy.sequential, greedy.concurrent, greedy.endings),
+        # Not at the end of the context (`lifecycle.context`), nor where a stop and the length lie
+        # within one round (`greedy.edges`; of `endings` too, by chance).
+        (greedy.sequential, greedy.concurrent),
         algorithm="DFLASH",
         arguments=SYNCHRONOUS,
     ),
@@ -127,8 +128,12 @@ CONFIGURATIONS: dict[str, Configuration] = {
             lifecycle.context,
         ),
     ),
+    # Hardly conservative: it takes in more than fits, and has to take some of it back.
     "ddtree16-pressure": replace(
-        _TREE, arguments=(), pool=SMALL_POOL, groups=(lifecycle.pressure,)
+        _TREE,
+        arguments=("--schedule-conservativeness", "0.05"),
+        pool=SMALL_POOL,
+        groups=(lifecycle.pressure,),
     ),
     # Two ranks over gloo: the vocabulary-parallel head and one tree for both.
     "ddtree16-tp2": replace(

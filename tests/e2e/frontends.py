@@ -28,7 +28,7 @@ TOOL = {
         "parameters": {
             "type": "object",
             "properties": {
-                "word": {"type": "string", "maxLength": 8},
+                "word": {"enum": ["draft", "tree"]},
                 "exact": {"type": "boolean"},
             },
             "required": ["word", "exact"],

@@ -17,6 +17,7 @@ if importlib.util.find_spec("torch") is None:
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from ddtree_overlay.sglang.cpu_proof import observer
+from ddtree_overlay.sglang.cpu_proof.errors import CpuProofError
 
 VOCABULARY = 3
 
@@ -93,3 +94,12 @@ def test_only_ddtrees_worker_is_observed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert observed is not Worker and issubclass(observed, Worker)
     assert observed()._walk(*given[:-1]) is given[-1]
     assert (tmp_path / "nodes").stat().st_size > 0
+
+
+def test_a_worker_without_the_observed_method_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(observer.NODES, str(tmp_path / "nodes"))
+    algorithm = SimpleNamespace(is_ddtree=lambda: True)
+    with pytest.raises(CpuProofError, match="_walk"):
+        observer.create_observed_worker(lambda *_: type("Renamed", (), {}), algorithm, None)

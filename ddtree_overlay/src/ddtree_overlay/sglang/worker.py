@@ -104,15 +104,7 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         )
         logits = logits_output.next_token_logits.view(len(prefix_lens), self.width, -1)
         constrain(logits, batch, grammar_tree, grammar_barrier)
-        walk = walk_tree(
-            logits,
-            tree,
-            prefix_lens,
-            batch.sampling_info,
-            self.target_worker.model_runner.sampler,
-            self.columns,
-            self._tp,
-        )
+        walk = self._walk(logits, tree, batch, prefix_lens)
 
         commit_lens = (walk.accepted + 1).to(torch.int32)
         # Overlap scheduling starts one more round of a request that has just reached its end, and
@@ -215,6 +207,15 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         if out.logits_output.hidden_states is None:
             raise RuntimeError("DDTREE: the target returned no hidden states for the drafter.")
         return out.logits_output, out.can_run_cuda_graph
+
+    def _walk(
+        self, logits: torch.Tensor, tree: DraftTree, batch: Any, prefix_lens: torch.Tensor
+    ) -> Walk:
+        """The accepted path. The CPU proof path's observer stands here (cpu_proof/observer.py)."""
+        sampler = self.target_worker.model_runner.sampler
+        return walk_tree(
+            logits, tree, prefix_lens, batch.sampling_info, sampler, self.columns, self._tp
+        )
 
     def _commit(
         self,

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ddtree_overlay.sglang.cpu_proof.errors import CpuProofError
 from ddtree_overlay.sglang.cpu_proof.hooks import Shim
 
 NODES = "DDTREE_CPU_PROOF_NODES"
@@ -43,6 +44,10 @@ def create_observed_worker(original: Any, algorithm: Any, server_args: Any) -> A
     worker = original(algorithm, server_args)
     if not algorithm.is_ddtree():
         return worker
+    if not hasattr(worker, "_walk"):
+        raise CpuProofError(
+            f"{worker.__name__} has no _walk to observe", "adapt cpu_proof/observer.py to it"
+        )
     record = NodeRecord(Path(os.environ[NODES]))
 
     class Observed(worker):  # type: ignore[misc, valid-type, unused-ignore]

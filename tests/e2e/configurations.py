@@ -52,7 +52,7 @@ class Configuration:
         argv += ["--context-length", str(CONTEXT), "--random-seed", "20261129"]
         argv += ["--enable-metrics", "--decode-log-interval", "1", "--log-level-http", "warning"]
         # A tiny model likes blanks better than an end.
-        argv += ["--constrained-json-disable-any-whitespace"]
+        argv += ["--constrained-json-disable-any-whitespace", "--tool-call-parser", "qwen25"]
         if self.algorithm:
             argv += ["--speculative-algorithm", self.algorithm]
             argv += ["--speculative-draft-model-path", str(models / "draft")]

@@ -59,7 +59,8 @@ def test_grammars_were_obeyed(proof: dict[str, Any]) -> None:
         elif kind == "tool" and answer[0]["finish_reason"] == "tool_calls":
             call = answer[0]["message"]["tool_calls"][0]["function"]
             assert call["name"] == "look_up"
-            assert set(json.loads(call["arguments"])) == {"word", "exact"}
+            # JSON, and no more: SGLang holds arguments to their schema in strict tools only.
+            json.loads(call["arguments"])
             calls += 1
     assert documents and words and calls, (documents, words, calls)
 

@@ -28,6 +28,7 @@ from ddtree_overlay.tree.mask import full_mask, mask_numel, unpack_ancestors  # 
 from tests.overlay.torch_trees import (  # noqa: E402
     PROPERTY,
     arbitrary_trees,
+    fake_device,
     op_draft,
     packed,
     reachable,
@@ -35,6 +36,7 @@ from tests.overlay.torch_trees import (  # noqa: E402
 from tests.overlay.trees import seeded  # noqa: E402
 
 RANDOM = st.randoms(use_true_random=False)
+DEVICE = fake_device()
 
 
 def flat(visible: Sequence[Sequence[Sequence[bool]]], prefixes: Sequence[int]) -> list[bool]:
@@ -161,11 +163,11 @@ def test_what_does_not_fit_is_refused(ancestors: Any, lengths: int, text: str) -
 
 
 def test_no_host_sync() -> None:
-    """Fake CUDA tensors have no data: what needs a value raises. No GPU is needed."""
+    """Fake tensors have no data: what needs a value raises. No GPU is needed."""
     with FakeTensorMode():
-        ancestors = torch.empty(3, 9, 1, dtype=torch.int64, device="cuda")
-        lengths = torch.empty(3, dtype=torch.int64, device="cuda")
+        ancestors = torch.empty(3, 9, 1, dtype=torch.int64, device=DEVICE)
+        lengths = torch.empty(3, dtype=torch.int64, device=DEVICE)
         mask = full_mask(ancestors, lengths, 5000)
-        assert (mask.device.type, tuple(mask.shape)) == ("cuda", (5000,))
+        assert (mask.device.type, tuple(mask.shape)) == (DEVICE, (5000,))
         with pytest.raises(DataDependentOutputException):
             full_mask(ancestors, lengths, mask_numel(int(lengths.sum()), 3, 9))

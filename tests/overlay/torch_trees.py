@@ -10,6 +10,10 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 from hypothesis import settings
+from torch._subclasses.fake_tensor import (  # type: ignore[import-not-found, unused-ignore]
+    DataDependentOutputException,
+    FakeTensorMode,
+)
 
 # Inside the image nothing may be written, and a run must be repeatable.
 PROPERTY = settings(max_examples=200, deadline=None, database=None, derandomize=True)
@@ -121,3 +125,18 @@ def packed(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
             words[column // 64] |= bit << column % 64
         result.append([word - (1 << 64) if word >> 63 else word for word in words])
     return result
+
+
+def fake_device() -> str:
+    """Of fake tensors that stand for a GPU's: "cuda", which also refuses tensors on the host, or
+    "cpu" with a torch (2.9) that asks the CUDA driver for fake tensors too."""
+    with FakeTensorMode():
+        try:
+            torch.zeros(2, 2, dtype=torch.int64, device="cuda").gather(
+                1, torch.zeros(2, 2, dtype=torch.int64, device="cuda")
+            )[0, 0].item()
+        except DataDependentOutputException:
+            return "cuda"
+        except RuntimeError:
+            return "cpu"
+    raise AssertionError("a value was read from a fake tensor")

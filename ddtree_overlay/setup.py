@@ -70,8 +70,9 @@ def extension(torch: TorchInstall) -> Extension:
     """One library without Python in it. libtorch is found because torch is imported first."""
     return Extension(
         f"{PACKAGE}._C",
-        sources=["csrc/build_tree_cpu.cpp", "csrc/ops.cpp"],
-        depends=["csrc/build_tree_cpu.h", "csrc/ops.h", "csrc/tree_core.h"],
+        # Relative and sorted: where and in which order files lie must not show in the library.
+        sources=sorted(f"csrc/{path.name}" for path in CSRC.glob("*.cpp")),
+        depends=sorted(f"csrc/{path.name}" for path in CSRC.glob("*.h")),
         libraries=["c10", "torch_cpu"],
         library_dirs=[torch.library_dir],
         language="c++",

@@ -22,9 +22,21 @@ class NvrtcError(Exception):
     """NVRTC is absent, is not the wanted version, or refuses the source."""
 
 
+_FUNCTION = re.compile(
+    r"Function properties for (?P<name>\S+)\n"
+    r"[^\n]*?(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads"
+    r"(?:\n[^\n]*Used (?P<registers>\d+) registers(?P<memory>[^\n]*))?"
+)
+
+
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one kernel (bytes, except registers)."""
+    """What ptxas reports of one function (bytes, except registers).
+
+    `registers` and `static_shared` are 0 for a function that is called instead of inlined: ptxas
+    counts them in the kernel that calls it.
+    """
 
     registers: int
     static_shared: int
@@ -35,11 +47,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class Image:
-    """One compiled kernel file. `resources` is None for PTX, which ptxas has not seen."""
+    """One compiled kernel file. `resources`, by function name, is None for PTX, which ptxas has not
+    seen."""
 
     code: bytes
     log: str
-    resources: Resources | None
+    resources: dict[str, Resources] | None
 
 
 def find_library(version: str, path: Sequence[str] | None = None) -> Path:
@@ -132,19 +145,16 @@ class Nvrtc:
             raise NvrtcError(f"{text}: {context}" if context else text)
 
 
-def parse_resources(log: str) -> Resources | None:
-    """Registers, shared memory and spills out of ptxas' verbose text; None if it is not there."""
-    frame = re.search(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
-    )
-    registers = re.search(r"Used (\d+) registers", log)
-    if not frame or not registers:
-        return None
-    shared = re.search(r"(\d+) bytes smem", log)
-    return Resources(
-        registers=int(registers.group(1)),
-        static_shared=int(shared.group(1)) if shared else 0,
-        stack=int(frame.group(1)),
-        spill_stores=int(frame.group(2)),
-        spill_loads=int(frame.group(3)),
-    )
+def parse_resources(log: str) -> dict[str, Resources]:
+    """Registers, shared memory, stack and spills of each function in ptxas' verbose text."""
+    found = {}
+    for match in _FUNCTION.finditer(log):
+        shared = re.search(r"(\d+) bytes smem", match["memory"] or "")
+        found[match["name"]] = Resources(
+            registers=int(match["registers"] or 0),
+            static_shared=int(shared.group(1)) if shared else 0,
+            stack=int(match["stack"]),
+            spill_stores=int(match["stores"]),
+            spill_loads=int(match["loads"]),
+        )
+    return found

@@ -7,8 +7,9 @@
 //
 // Method: `budget` times, take the argmax over the frontier, then put the node's first child and
 // next sibling in its place. In that order they sit between the same neighbours as the node did,
-// so the frontier stays lexicographically sorted without ever comparing tuples: among equal scores
-// the lower index wins, and that is the whole tie rule.
+// so the frontier's lexicographic order is known without ever comparing tuples: every entry carries
+// its place in it, which goes up by one when an entry is put in before it. Among equal scores the
+// earlier place wins, and that is the whole tie rule.
 //
 // Scores are fixed-point, 2^-40 in an int64. Addition is then exact and associative, so every
 // device and every tensor-parallel rank compares the same integers. A log-probability in
@@ -19,27 +20,20 @@
 // A log-probability at or below -131072, -inf included, means "no such token" (probability zero in
 // every float format): it never becomes a node, and neither does what follows it.
 //
-// This header includes nothing: NVRTC compiles it without a host header in sight. The caller
-// supplies `Lanes`, the threads that cooperate on one request (a warp, or a single CPU thread):
-//   static constexpr int kWidth;        number of lanes
+// The caller supplies `Lanes`, the threads that cooperate on one request (a warp, or a single CPU
+// thread):
+//   static constexpr int kWidth;        number of lanes, at most 32
 //   int lane() const;                   this lane, 0 <= lane < kWidth
 //   void sync() const;                  barrier; orders the lanes' memory accesses
 //   Candidate best(Candidate) const;    the best of all lanes' candidates, on every lane
+//   int from(int value, int lane) const;  that lane's value, on every lane
 //   i64 least(i64) const;               the minimum over all lanes, on every lane
 // Every lane calls them in the same order.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define DDTREE_FN __device__ __forceinline__
-#else
-#define DDTREE_FN inline
-#endif
+#include "device.h"
 
 namespace ddtree {
-
-typedef long i64;
-typedef unsigned long u64;
-static_assert(sizeof(i64) == 8, "an LP64 platform is assumed");
 
 constexpr int kMaxLevels = 63;    // 63 * 2^17 * 2^40 < 2^63: a path score cannot overflow
 constexpr int kMaxBudget = 1024;  // nodes besides the root
@@ -48,10 +42,9 @@ constexpr float kUnitsPerNat = 1099511627776.0f;  // 2^40
 constexpr float kNatsPerUnit = 1.0f / kUnitsPerNat;
 constexpr float kAbsentLogprob = -131072.0f;      // -2^17
 constexpr i64 kAbsentScore = -0x7fffffffffffffffL - 1;
-constexpr int kNone = -1;
 
-// What is wrong with a log-probability. A fault is 4 * (level * ranks + rank) + code, so that the
-// least fault is the first one, whichever lane finds it.
+// What is wrong with a log-probability. A fault is 4 * (level * K + rank) + code, K being the ranks
+// given, so that the least fault is the first one, whichever lane finds it.
 constexpr i64 kNoFault = 0x7fffffffffffffffL;
 constexpr int kFaultNan = 1;
 constexpr int kFaultPositive = 2;
@@ -65,6 +58,10 @@ struct BuildTreeArgs {
   i64 logprobs_stride[3];
   const i64* token_ids;
   i64 token_ids_stride[3];
+  const i64* budgets;  // [batch] or null: each request's own budget, clamped to 0..budget
+  i64 budgets_stride;
+  const i64* roots;  // [batch] or null: the token of node 0, otherwise kNone
+  i64 roots_stride;
   i64* tokens;
   i64* parents;
   i64* depths;
@@ -80,13 +77,18 @@ struct BuildTreeArgs {
   int budget;
 };
 
+// A frontier entry: `key` is its place in the lexicographic order (times kSlots) plus its slot.
 struct Candidate {
   i64 score;
-  int index;
+  int key;
 };
 
+constexpr int kSlots = kMaxBudget;  // places stay below kMaxBudget too: one more with each pop
+constexpr int kNoKey = 0x7fffffff;
+static_assert((kSlots & (kSlots - 1)) == 0, "a key's slot is its low bits");
+
 DDTREE_FN Candidate better(Candidate a, Candidate b) {
-  const bool b_wins = b.score > a.score || (b.score == a.score && b.index < a.index);
+  const bool b_wins = b.score > a.score || (b.score == a.score && b.key < a.key);
   return b_wins ? b : a;
 }
 
@@ -97,13 +99,22 @@ DDTREE_FN constexpr int ranks_used(int ranks, int budget) {
   return ranks < budget ? ranks : budget;
 }
 
+// A request's own budget. All that is said of a budget (ranks used, faults found, the certificate)
+// holds for it; the launch's budget only sets the width of the outputs.
+DDTREE_FN int request_budget(const BuildTreeArgs& args, int request) {
+  if (args.budgets == nullptr) return args.budget;
+  const i64 own = args.budgets[request * args.budgets_stride];
+  return own < 0 ? 0 : own < args.budget ? static_cast<int>(own) : args.budget;
+}
+
 // Scratch of one request, carved from one 8-byte aligned block that all lanes see.
 struct Workspace {
   i64* units;          // [levels * ranks_used] log-probabilities in fixed point
-  i64* entry_score;    // [budget] frontier, in lexicographic order
+  i64* entry_score;    // [budget] frontier, in slots; slot i is for lane i % kWidth alone
   i64* node_score;     // [budget + 1]
-  int* entry_prev;     // node that put the entry there: its parent (rank 0) or previous sibling
-  int* entry_rank;
+  int* entry_key;
+  int* entry_link;     // packed: node that put the entry there (parent or previous sibling), rank
+  int* entry_place;    // packed: parent, depth
   int* node_parent;
   int* node_depth;
   int* node_rank;
@@ -113,16 +124,17 @@ struct Workspace {
   DDTREE_FN static constexpr i64 bytes(int levels, int ranks, int budget) {
     const i64 table = static_cast<i64>(levels) * ranks_used(ranks, budget);
     const i64 nodes = budget + 1;
-    return 8 * (table + budget + nodes) + 4 * (2 * static_cast<i64>(budget) + 5 * nodes);
+    return 8 * (table + budget + nodes) + 4 * (3 * static_cast<i64>(budget) + 5 * nodes);
   }
 
   DDTREE_FN Workspace(void* block, int levels, int ranks, int budget) {
     units = static_cast<i64*>(block);
     entry_score = units + static_cast<i64>(levels) * ranks_used(ranks, budget);
     node_score = entry_score + budget;
-    entry_prev = reinterpret_cast<int*>(node_score + budget + 1);
-    entry_rank = entry_prev + budget;
-    node_parent = entry_rank + budget;
+    entry_key = reinterpret_cast<int*>(node_score + budget + 1);
+    entry_link = entry_key + budget;
+    entry_place = entry_link + budget;
+    node_parent = entry_place + budget;
     node_depth = node_parent + budget + 1;
     node_rank = node_depth + budget + 1;
     node_child = node_rank + budget + 1;
@@ -130,66 +142,79 @@ struct Workspace {
   }
 };
 
+// Two fields below 2^16 in an int.
+DDTREE_FN constexpr int pack(int low, int high) { return low | high << 16; }
+DDTREE_FN constexpr int low_of(int packed) { return packed & 0xffff; }
+DDTREE_FN constexpr int high_of(int packed) { return packed >> 16; }
+
 DDTREE_FN i64 extend(i64 score, i64 units) {
   return units == kAbsentScore ? kAbsentScore : score + units;
 }
 
-// Reads one request's log-probabilities into fixed point; returns the first fault or kNoFault.
+DDTREE_FN i64 to_units(float logprob) {
+  const bool present = logprob > kAbsentLogprob && logprob <= 0.0f;
+  return present ? static_cast<i64>(logprob * kUnitsPerNat) : kAbsentScore;
+}
+
+// What is wrong with a log-probability that is not at most the one `before` it, which for the first
+// of a level is 0.
+DDTREE_FN int fault_code(float logprob) {
+  return logprob != logprob ? kFaultNan : logprob > 0.0f ? kFaultPositive : kFaultUnsorted;
+}
+
+// Reads one request's log-probabilities into fixed point; returns the first fault or kNoFault. A
+// lane issues several loads at a time: one after the other they would take longer than the search.
 template <class Lanes>
 DDTREE_FN i64 load_units(const Lanes& lanes, const BuildTreeArgs& args, int request, int ranks,
                          const Workspace& work) {
+  if (ranks == 0) return kNoFault;
+  constexpr int kBatch = 8;
   const float* row = args.logprobs + request * args.logprobs_stride[0];
+  const i64 level_stride = args.logprobs_stride[1];
+  const i64 rank_stride = args.logprobs_stride[2];
   const int total = args.levels * ranks;
+  // Level and rank advance with the index: a division for each would cost more than all the rest.
+  const int level_step = Lanes::kWidth / ranks;
+  const int rank_step = Lanes::kWidth - level_step * ranks;
+  int level = lanes.lane() / ranks;
+  int rank = lanes.lane() - level * ranks;
   i64 fault = kNoFault;
-  for (int i = lanes.lane(); i < total; i += Lanes::kWidth) {
-    const int level = i / ranks;
-    const int rank = i - level * ranks;
-    const float* at = row + level * args.logprobs_stride[1] + rank * args.logprobs_stride[2];
-    const float value = *at;
-    int code = 0;
-    if (value != value) {
-      code = kFaultNan;
-    } else if (value > 0.0f) {
-      code = kFaultPositive;
-    } else if (rank > 0 && value > at[-args.logprobs_stride[2]]) {
-      code = kFaultUnsorted;
+  for (int first = lanes.lane(); first < total; first += kBatch * Lanes::kWidth) {
+    float values[kBatch];
+    float before[kBatch];
+    DDTREE_UNROLL
+    for (int u = 0; u < kBatch; ++u) {
+      const bool exists = first + u * Lanes::kWidth < total;
+      const float* at = row + level * level_stride + rank * rank_stride;
+      values[u] = exists ? *at : 0.0f;
+      before[u] = exists && rank > 0 ? at[-rank_stride] : 0.0f;
+      rank += rank_step;
+      level += level_step;
+      if (rank >= ranks) {
+        rank -= ranks;
+        ++level;
+      }
     }
-    const i64 found = 4 * static_cast<i64>(i) + code;
-    if (code != 0 && found < fault) fault = found;
-    work.units[i] = code != 0 || value <= kAbsentLogprob
-                        ? kAbsentScore
-                        : static_cast<i64>(value * kUnitsPerNat);
+    DDTREE_UNROLL
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = first + u * Lanes::kWidth;
+      if (i >= total) break;
+      work.units[i] = to_units(values[u]);
+      // False for a NaN too; what follows a NaN is never the first fault.
+      if (values[u] <= before[u]) continue;
+      const i64 index = static_cast<i64>(i / ranks) * args.ranks + i % ranks;
+      const i64 found = 4 * index + fault_code(values[u]);
+      if (found < fault) fault = found;
+    }
   }
   return lanes.least(fault);
 }
 
-// Moves entries [first, size) up by one, the highest first so that none is overwritten unread.
-template <class Lanes>
-DDTREE_FN void open_gap(const Lanes& lanes, const Workspace& work, int first, int size) {
-  for (int high = size; high > first; high -= Lanes::kWidth) {
-    const int i = high - 1 - lanes.lane();
-    i64 score = 0;
-    int prev = 0;
-    int rank = 0;
-    if (i >= first) {
-      score = work.entry_score[i];
-      prev = work.entry_prev[i];
-      rank = work.entry_rank[i];
-    }
-    lanes.sync();
-    if (i >= first) {
-      work.entry_score[i + 1] = score;
-      work.entry_prev[i + 1] = prev;
-      work.entry_rank[i + 1] = rank;
-    }
-    lanes.sync();
-  }
-}
-
-DDTREE_FN void put_entry(const Workspace& work, int at, i64 score, int prev, int rank) {
-  work.entry_score[at] = score;
-  work.entry_prev[at] = prev;
-  work.entry_rank[at] = rank;
+DDTREE_FN void put_entry(const Workspace& work, int slot, i64 score, int key, int link, int place) {
+  work.entry_score[slot] = score;
+  work.entry_key[slot] = key;
+  work.entry_link[slot] = link;
+  work.entry_place[slot] = place;
 }
 
 DDTREE_FN void put_node(const Workspace& work, int node, i64 score, int parent, int depth,
@@ -204,50 +229,65 @@ DDTREE_FN void put_node(const Workspace& work, int node, i64 score, int parent, 
 
 // The B pops. Returns the number of nodes selected, the root not counted. At most one entry is
 // added per pop and none after the last, so the frontier never exceeds `budget` entries.
+//
+// No barrier in the loop: an entry is read and written by the lane of its slot only, a node by the
+// leader only until the loop has ended, and `units` no longer changes.
 template <class Lanes>
-DDTREE_FN int select_nodes(const Lanes& lanes, const BuildTreeArgs& args, int ranks,
+DDTREE_FN int select_nodes(const Lanes& lanes, const BuildTreeArgs& args, int ranks, int budget,
                            const Workspace& work) {
-  const bool leader = lanes.lane() == 0;
+  const int lane = lanes.lane();
+  const bool leader = lane == 0;
   if (leader) {
     put_node(work, 0, 0, kNone, 0, kNone);
-    put_entry(work, 0, work.units[0], 0, 0);
+    if (budget > 0) put_entry(work, 0, work.units[0], 0, pack(0, 0), pack(0, 1));
   }
-  lanes.sync();
   int size = 1;
+  int taken = kNoKey;  // key of the last pop
   int node = 1;
-  for (; node <= args.budget; ++node) {
-    Candidate mine = {kAbsentScore, args.budget};
-    for (int i = lanes.lane(); i < size; i += Lanes::kWidth) {
-      mine = better(mine, Candidate{work.entry_score[i], i});
+  for (; node <= budget; ++node) {
+    Candidate mine = {kAbsentScore, kNoKey};
+    for (int slot = lane; slot < size; slot += Lanes::kWidth) {
+      // Makes room behind the last pop, for all at once. The entry that it added has its place and
+      // a higher slot, and so moves up behind the one in its own slot.
+      const int key = work.entry_key[slot] + (work.entry_key[slot] > taken ? kSlots : 0);
+      work.entry_key[slot] = key;
+      const i64 score = work.entry_score[slot];
+      if (score >= mine.score) mine = better(mine, Candidate{score, key});
     }
     const Candidate top = lanes.best(mine);
     if (top.score == kAbsentScore) break;
 
-    const int prev = work.entry_prev[top.index];
-    const int rank = work.entry_rank[top.index];
-    const int parent = rank == 0 ? prev : work.node_parent[prev];
-    const int depth = work.node_depth[parent] + 1;
-    const i64* level = work.units + static_cast<i64>(depth - 1) * ranks;
+    taken = top.key;
+    const int slot = top.key & (kSlots - 1);
+    const int owner = slot % Lanes::kWidth;
+    const int link = lanes.from(lane == owner ? work.entry_link[slot] : 0, owner);
+    const int place = lanes.from(lane == owner ? work.entry_place[slot] : 0, owner);
+    const int prev = low_of(link);
+    const int rank = high_of(link);
+    const int parent = low_of(place);
+    const int depth = high_of(place);
+    const i64* level = work.units + (depth - 1) * ranks;
     const i64 child = depth < args.levels ? extend(top.score, level[ranks]) : kAbsentScore;
     const i64 sibling =
-        rank + 1 < ranks ? extend(work.node_score[parent], level[rank + 1]) : kAbsentScore;
-    const bool both = child != kAbsentScore && sibling != kAbsentScore;
-    lanes.sync();
+        rank + 1 < ranks ? extend(top.score - level[rank], level[rank + 1]) : kAbsentScore;
+    const bool has_child = child != kAbsentScore;
+    const bool both = has_child && sibling != kAbsentScore && node < budget;
 
-    const bool last = node == args.budget;
-    if (both && !last) open_gap(lanes, work, top.index + 1, size);
+    const int child_link = pack(node, 0);
+    const int child_place = pack(node, depth + 1);
+    const int sibling_link = pack(node, rank + 1);
+    if (lane == owner) {
+      put_entry(work, slot, has_child ? child : sibling, top.key,
+                has_child ? child_link : sibling_link, has_child ? child_place : place);
+    }
+    if (both && lane == size % Lanes::kWidth) {
+      put_entry(work, size, sibling, top.key - slot + size, sibling_link, place);
+    }
+    size += both ? 1 : 0;
     if (leader) {
       put_node(work, node, top.score, parent, depth, rank);
       (rank == 0 ? work.node_child : work.node_sibling)[prev] = node;
-      if (child != kAbsentScore) {
-        put_entry(work, top.index, child, node, 0);
-      } else {
-        put_entry(work, top.index, sibling, node, rank + 1);
-      }
-      if (both && !last) put_entry(work, top.index + 1, sibling, node, rank + 1);
     }
-    if (both) ++size;
-    lanes.sync();
   }
   return node - 1;
 }
@@ -285,12 +325,11 @@ DDTREE_FN void write_outputs(const Lanes& lanes, const BuildTreeArgs& args, int 
     const bool selected = node <= count;
     i64 token = 0;
     if (node == 0) {
-      token = kNone;
+      token = args.roots == nullptr ? kNone : args.roots[request * args.roots_stride];
     } else if (selected) {
       token = ids[(work.node_depth[node] - 1) * args.token_ids_stride[1] +
                   work.node_rank[node] * args.token_ids_stride[2]];
     }
-    args.tokens[at] = token;
     args.parents[at] = selected ? work.node_parent[node] : kNone;
     args.depths[at] = selected ? work.node_depth[node] : 0;
     args.first_child[at] = selected ? work.node_child[node] : kNone;
@@ -298,6 +337,7 @@ DDTREE_FN void write_outputs(const Lanes& lanes, const BuildTreeArgs& args, int 
     args.scores[at] = selected ? static_cast<float>(work.node_score[node]) * kNatsPerUnit
                                : kAbsentLogprob;
     write_ancestors(work, node, selected, words, args.ancestors + at * words);
+    args.tokens[at] = token;  // last: the walk to the root takes as long as the load of the token
   }
 }
 
@@ -306,20 +346,19 @@ DDTREE_FN void write_outputs(const Lanes& lanes, const BuildTreeArgs& args, int 
 template <class Lanes>
 DDTREE_FN i64 build_tree(const Lanes& lanes, const BuildTreeArgs& args, int request, void* block) {
   const Workspace work(block, args.levels, args.ranks, args.budget);
-  const int ranks = ranks_used(args.ranks, args.budget);
+  const int budget = request_budget(args, request);
+  const int ranks = ranks_used(args.ranks, budget);
   const i64 fault = load_units(lanes, args, request, ranks, work);
   const bool faulty = fault != kNoFault;
-  // A faulty table is not searched, but the root is still set up for the padded output.
-  if (faulty && lanes.lane() == 0) work.units[0] = kAbsentScore;
   lanes.sync();
-  const int count = select_nodes(lanes, args, ranks, work);
+  const int count = select_nodes(lanes, args, ranks, faulty ? 0 : budget, work);
   lanes.sync();
   write_outputs(lanes, args, request, count, work);
 
   // With fewer ranks than nodes, a node of the last rank may have a better sibling that was cut
   // off; if there is none, no tuple beyond the table can belong to the tree.
   i64 cut = kNoFault;
-  if (ranks < args.budget) {
+  if (ranks < budget) {
     for (int node = 1 + lanes.lane(); node <= count; node += Lanes::kWidth) {
       if (work.node_rank[node] == ranks - 1) cut = 0;
     }

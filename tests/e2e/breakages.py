@@ -19,75 +19,67 @@ class Breakage:
     test: str
 
 
-WORKER, WALK, MASK = "sglang/worker.py", "tree/walk.py", "tree/mask.py"
+WORKER, WALK = "sglang/worker.py", "tree/walk.py"
 ROUNDS, RANKING = "sglang/rounds.py", "sglang/ranking.py"
 ACCEPTANCE, VERIFY = "sglang/acceptance.py", "sglang/verify.py"
 
+# What is broken inside the kernels is seen by tests/overlay/test_*_kernel.py and test_tree_core.py.
 BREAKAGES = (
     Breakage(
         "mask row off by one",
-        MASK,
-        "visible = unpack_ancestors(ancestors, width)\n    prefixes",
-        "visible = unpack_ancestors(ancestors, width).roll(1, 1)\n    prefixes",
-        "tests/overlay/test_mask.py::test_equals_reachability_on_built_trees",
+        VERIFY,
+        "ops.place_tree(tree.ancestors, tree.depths",
+        "ops.place_tree(tree.ancestors.roll(1, 1), tree.depths",
+        "tests/overlay/test_verify.py::test_mask_and_positions_are_the_trees",
     ),
     Breakage(
         "prefix not visible",
-        MASK,
-        "mask = torch.ones(numel",
-        "mask = torch.zeros(numel",
-        "tests/overlay/test_mask.py::test_equals_reachability_on_any_legal_tree",
+        VERIFY,
+        "custom_mask=mask,",
+        "custom_mask=~mask,",
+        "quick:tokens",
     ),
     Breakage(
         "positions in node order",
-        WORKER,
-        "positions = prefix_lens[:, None] + tree.depths",
-        "positions = prefix_lens[:, None] + torch.arange(self.width, device=prefix_lens.device)",
+        VERIFY,
+        "positions=positions.reshape(-1),",
+        "positions=(positions[:, :1] + torch.arange(width, device=mask.device)).reshape(-1),",
         "quick:tokens",
     ),
     Breakage(
         "KV not moved",
         WORKER,
-        "pool.move_kv_cache(targets[step], sources[step])",
-        "pool.move_kv_cache(targets[step], targets[step])",
+        "compact_kv(pool, cache_locs, walk.path, walk.accepted)",
+        "pass",
         "quick:tokens",
     ),
     Breakage(
-        "KV moved the wrong way",
+        "KV moved for the first accepted node alone",
         WORKER,
-        "pool.move_kv_cache(targets[step], sources[step])",
-        "pool.move_kv_cache(sources[step], targets[step])",
+        "compact_kv(pool, cache_locs, walk.path, walk.accepted)",
+        "compact_kv(pool, cache_locs, walk.path, walk.accepted.clamp(max=1))",
         "quick:tokens",
     ),
     Breakage(
         "draft KV in node order",
-        ROUNDS,
-        "(path + offsets).reshape(-1)",
-        "(torch.arange(path.shape[1], device=path.device) + offsets).reshape(-1)",
+        WORKER,
+        "ops.gather_path(hidden_states, walk.path)",
+        "ops.gather_path(hidden_states, steps.expand_as(walk.path))",
         "quick:acceptance",
     ),
     Breakage(
-        "sibling link dropped",
-        WALK,
-        "followed = has_parent & (",
-        "followed = has_parent & (\n"
-        "        (parents.unsqueeze(2) == parents.unsqueeze(1)).long().argmax(2) == nodes\n"
-        "    ) & (",
-        "tests/overlay/test_walk.py::test_equals_the_dictionary_walk_on_built_trees",
+        "every node drawn for as if it were the root",
+        ACCEPTANCE,
+        "sampler, positions.flatten(), tp",
+        "sampler, positions[:, :1].expand_as(positions).flatten(), tp",
+        "tests/overlay/test_acceptance.py::test_one_call_and_many_draw_the_same_for_a_seed",
     ),
     Breakage(
-        "tie order reversed",
-        RANKING,
-        "ids, order = torch.sort(ids, dim=-1, stable=True)",
-        "ids, order = torch.sort(ids, dim=-1, stable=True, descending=True)",
-        "tests/overlay/test_ranking.py::test_equal_logits_rank_by_token_id_whatever_the_shard",
-    ),
-    Breakage(
-        "normaliser over the top k only",
-        RANKING,
-        "return values, ids, torch.logsumexp(joined, dim=-1)",
-        "return values, ids, torch.logsumexp(values, dim=-1)",
-        "tests/overlay/test_ranking.py::test_one_rank_is_a_log_softmax",
+        "nodes drawn for with another request's parameters",
+        ACCEPTANCE,
+        "value.repeat_interleave(width, dim=0)",
+        "value.repeat(width, *[1] * (value.dim() - 1))",
+        "tests/overlay/test_acceptance.py::test_one_call_and_many_draw_the_same_for_a_seed",
     ),
     Breakage(
         "the bonus token's row ranked as a draft",
@@ -141,9 +133,17 @@ BREAKAGES = (
     Breakage(
         "the root's token is not the committed one",
         ROUNDS,
-        "tokens[:, 0] = roots",
-        "tokens[:, 0] = 0",
+        "ops.build_tree(logprobs, token_ids, budget, None, roots)",
+        "ops.build_tree(logprobs, token_ids, budget, None, None)",
         "tests/overlay/test_rounds.py::test_the_root_carries_the_committed_token",
+    ),
+    Breakage(
+        "nor in a graph's tree",
+        ROUNDS,
+        "None, blocks[:, 0], *self",
+        "None, None, *self",
+        "tests/overlay/test_rounds.py::"
+        "test_the_graph_tree_builder_leaves_what_the_eager_round_builds",
     ),
     Breakage(
         "no grammar mask on the nodes",

@@ -1,9 +1,8 @@
-"""Ranking, mask and walk inside a CUDA graph: a replay gives what the eager call gives."""
+"""Drafted trees, mask and walk inside a CUDA graph: a replay gives what the eager call gives."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,35 +12,15 @@ if importlib.util.find_spec("torch") is None:
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
-from ddtree_overlay.sglang.ranking import GraphRanker, HeadSlice, drafted_rows, rank_tokens
-from ddtree_overlay.sglang.rounds import build_draft_tree
+from ddtree_overlay.sglang.ranking import HeadSlice, drafted_rows, rank_tokens
+from ddtree_overlay.sglang.rounds import DraftTree, GraphTreeBuilder, build_draft_tree
 from ddtree_overlay.tree.mask import full_mask, mask_numel
 from ddtree_overlay.tree.walk import walk_greedy, walk_sampled
 from tests.gpu.conftest import on_gpu
+from tests.gpu.graphs import recorded
 
 DEVICES = [pytest.param("cpu", id="cpu"), on_gpu("cuda", id="cuda")]
 BATCH, BLOCK, VOCABULARY, HIDDEN, TOPK, BUDGET = 3, 8, 211, 32, 16, 16
-
-
-def recorded(device: str, body: Callable[[], Any]) -> Callable[[], Any]:
-    """`body` as a CUDA graph whose replay returns its outputs; on a CPU `body` itself."""
-    if device == "cpu":
-        return body
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            body()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = body()
-
-    def replay() -> Any:
-        graph.replay()
-        return outputs
-
-    return replay
 
 
 def normal(*shape: int, seed: int, device: str) -> Any:
@@ -50,21 +29,32 @@ def normal(*shape: int, seed: int, device: str) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_ranker(device: str, dtype: Any) -> None:
+def test_the_trees_of_a_draft(device: str, dtype: Any) -> None:
     weight = normal(VOCABULARY, HIDDEN, seed=0, device=device).to(dtype)
     slices = (HeadSlice(0, VOCABULARY, 0),)
-    ranker = GraphRanker(
-        weight=weight, slices=slices, block_size=BLOCK, topk=TOPK, max_batch=BATCH + 2, tp=None
+    builder = GraphTreeBuilder(
+        weight=weight,
+        slices=slices,
+        block_size=BLOCK,
+        topk=TOPK,
+        budget=BUDGET,
+        max_batch=BATCH + 2,
+        tp=None,
     )
     hidden = normal(BATCH * BLOCK, HIDDEN, seed=1, device=device).to(dtype)
-    replay = recorded(device, lambda: ranker(hidden))
-    rows = BATCH * (BLOCK - 1)
+    block_ids = torch.arange(BATCH * BLOCK, device=device)
+    replay = recorded(device, lambda: builder(hidden, block_ids))
+    shape = (BATCH, BLOCK - 1, TOPK)
     for seed in (2, 3):
         hidden.copy_(normal(BATCH * BLOCK, HIDDEN, seed=seed, device=device))
+        block_ids.add_(100)
         replay()
         logprobs, ids = rank_tokens(drafted_rows(hidden, BLOCK), weight, slices, TOPK, None)
-        assert torch.equal(ranker.token_ids[:rows], ids)
-        torch.testing.assert_close(ranker.logprobs[:rows], logprobs)
+        roots = block_ids.view(BATCH, BLOCK)[:, 0]
+        expected = build_draft_tree(logprobs.view(shape), ids.view(shape), BUDGET, roots)
+        found = builder.tree(BATCH)
+        for name in DraftTree.__dataclass_fields__:
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
 def tree(seed: int, device: str) -> Any:

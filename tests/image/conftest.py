@@ -150,6 +150,11 @@ def container(
         environment=bytecode["environment"],
         volumes={
             str(HERE.parent): {"bind": "/tests", "mode": "ro"},
+            # What tests/overlay compiles against the image's own torch.
+            str(HERE.parents[1] / "ddtree_overlay/csrc"): {
+                "bind": "/ddtree_overlay/csrc",
+                "mode": "ro",
+            },
             str(mounted_pytest): {"bind": "/pytest", "mode": "ro"},
             **bytecode["volumes"],
         },

@@ -111,17 +111,14 @@ def test_ddtree_is_an_algorithm_with_its_own_arguments(image_python: Callable[[s
 
 # What of tests/overlay needs torch, the extension or SGLang; on the host these files skip.
 OVERLAY_TESTS = (
-    *("test_cpu_proof", "test_cpu_proof_observer", "test_cpu_proof_shims"),
+    *("test_acceptance", "test_cpu_proof", "test_cpu_proof_observer", "test_cpu_proof_shims"),
     *("test_gates", "test_gates_drafter", "test_gates_server", "test_gates_target"),
-    *("test_mask", "test_ops_torch", "test_patched_sglang", "test_ranking", "test_rounds"),
-    *(
-        "test_sampling",
-        "test_sglang_requests",
-        "test_verify",
-        "test_walk",
-        "test_walk_move",
-        "test_walk_sync",
-    ),
+    *("test_kv_moves", "test_launch", "test_launch_mutations", "test_mask"),
+    *("test_ops_arguments", "test_ops_fakes", "test_ops_kernels_torch", "test_ops_move"),
+    *("test_ops_on_emulator", "test_ops_rank", "test_ops_torch", "test_ops_tree"),
+    *("test_ops_walk", "test_patched_sglang", "test_ranking", "test_rounds"),
+    *("test_sampling", "test_sglang_requests", "test_verify", "test_walk"),
+    *("test_walk_move", "test_walk_sync"),
 )
 
 

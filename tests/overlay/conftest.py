@@ -30,10 +30,8 @@ sys.path.insert(1, str(OVERLAY))  # build_support
 @pytest.fixture(scope="session")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeTree]:
     """tree_core.h and build_tree.cu compiled for this CPU; skips where there is no g++."""
-    import shutil
-
+    from tests.overlay.compiler import require_compiler
     from tests.overlay.native_tree import NativeTree
 
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ on this machine: the C++ tree cannot be compiled")
+    require_compiler()
     yield NativeTree.compile(OVERLAY / "csrc", tmp_path_factory.mktemp("native"))

@@ -88,6 +88,13 @@ def shipped(round_: Round) -> Emitted:
     return walk.tokens, walk.accepted + 1
 
 
+def shipped_at_once(round_: Round) -> Emitted:
+    """One draw for every node, whether it is visited or not."""
+    drawn = round_.target.draw(round_.tokens)
+    _, accepted, tokens, _ = ops.walk_tree(round_.tokens, round_.parents, drawn, round_.columns)
+    return tokens, accepted + 1
+
+
 def plain(round_: Round) -> Emitted:
     """No tree at all: one token a round, from the target."""
     root = torch.zeros(len(round_.tokens), dtype=torch.int64)

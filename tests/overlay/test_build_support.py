@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import venv
@@ -100,14 +101,138 @@ def test_torch_of_another_cuda_is_refused() -> None:
         torch_install.require_cuda(found, "12.8", "cu128")
 
 
-def test_resources_are_parsed() -> None:
-    log = (
-        "ptxas info    : Compiling entry function 'k' for 'sm_120'\n"
-        "    16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\n"
-        "ptxas info    : Used 64 registers, used 1 barriers, 1024 bytes smem\n"
-    )
-    assert nvrtc.parse_resources(log) == nvrtc.Resources(64, 1024, 16, 4, 8)
-    assert nvrtc.parse_resources("") is None
+# As NVRTC 13.0.88 prints it; 12.8.93 has no "ptxas ." before the numbers.
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'ddtree_b' for 'sm_120'
+ptxas info    : Function properties for ddtree_b
+ptxas         .     160 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 1024 bytes smem, 160 bytes cumulative stack size
+ptxas info    : Compile time = 3.388 ms
+ptxas info    : Function properties for _Z4slowPKfi
+ptxas         .     16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Compiling entry function 'ddtree_a' for 'sm_120'
+ptxas info    : Function properties for ddtree_a
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+"""
+
+
+def test_resources_of_each_function_are_parsed() -> None:
+    assert nvrtc.parse_resources(LOG) == {
+        "ddtree_b": nvrtc.Resources(64, 1024, 160, 4, 8),
+        "_Z4slowPKfi": nvrtc.Resources(0, 0, 16, 0, 0),
+        "ddtree_a": nvrtc.Resources(12, 0, 0, 0, 0),
+    }
+    assert nvrtc.parse_resources("") == {}
+
+
+SOURCE = """\
+#include "core.h"
+// A kernel is extern "C" and __global__.
+template <class T> __global__ void ddtree_template(T x) {}
+extern "C" __global__ void __launch_bounds__(32) ddtree_a(Args args) { helper(ddtree_b(0)); }
+extern "C"  __global__
+void ddtree_c (Args args) {}
+"""
+
+
+def write_sources(folder: Path, **sources: str) -> Path:
+    (folder / "core.h").write_text('#pragma once\n#include "device.h"\n')
+    (folder / "device.h").write_text("// no include\n")
+    (folder / "host.h").write_text("#include <torch/library.h>\n")
+    for name, text in sources.items():
+        (folder / f"{name}.cu").write_text(text)
+    return folder
+
+
+def test_entries_and_headers_are_found_in_the_sources(tmp_path: Path) -> None:
+    other = SOURCE.replace("ddtree_a", "ddtree_d").replace("ddtree_c", "ddtree_e")
+    found = kernels.find_kernels(write_sources(tmp_path, zebra=other, first=SOURCE))
+    assert [(file.name, file.entries) for file in found] == [
+        ("first", ("ddtree_a", "ddtree_c")),
+        ("zebra", ("ddtree_d", "ddtree_e")),
+    ]
+    assert list(found[0].headers) == ["core.h", "device.h"]
+    assert found[0].headers["device.h"] == "// no include\n"
+
+
+@pytest.mark.parametrize(
+    ("sources", "text"),
+    [
+        ({}, r"holds no kernel source \(\*.cu\)"),
+        ({"first": "__global__ void ddtree_a() {}"}, "first.cu defines no extern"),
+        ({"first": SOURCE, "second": SOURCE}, "ddtree_a is defined in first.cu and in second.cu"),
+        ({"first": SOURCE.replace("core.h", "other.h")}, "first.cu includes other.h: No such file"),
+    ],
+)
+def test_sources_that_are_no_kernels_are_named(
+    tmp_path: Path, sources: dict[str, str], text: str
+) -> None:
+    with pytest.raises(nvrtc.NvrtcError, match=text):
+        kernels.find_kernels(write_sources(tmp_path, **sources))
+
+
+def test_the_ops_launch_exactly_the_kernels_that_are_defined() -> None:
+    """A name that is spelt otherwise would only show on a GPU."""
+    csrc = OVERLAY / "csrc"
+    defined = [entry for file in kernels.find_kernels(csrc) for entry in file.entries]
+    launched = {
+        name
+        for path in csrc.glob("*.cpp")
+        for name in re.findall(r'"(ddtree_[a-z_]+)"', path.read_text())
+    }
+    assert launched == set(defined)
+
+
+def image(**resources: Any) -> Any:
+    return nvrtc.Image(b"", "", resources)
+
+
+def test_entries_are_described() -> None:
+    file = kernels.KernelFile("k", "", {}, ("ddtree_a", "ddtree_c"))
+    clean = nvrtc.Resources(40, 0, 0, 0, 0)
+    described = kernels.describe_entries(file, "sm_90", image(ddtree_c=clean, ddtree_a=clean))
+    assert described["ddtree_a"] == {
+        "registers": 40,
+        "static_shared": 0,
+        "stack": 0,
+        "spill_stores": 0,
+        "spill_loads": 0,
+    }
+    ptx = nvrtc.Image(b".visible .entry ddtree_a(\n.entry ddtree_c(", "", None)
+    assert kernels.describe_entries(file, "compute_90", ptx) == {"ddtree_a": None, "ddtree_c": None}
+    for other, found in (
+        (nvrtc.Image(b".visible .entry ddtree_a(", "", None), "ddtree_a"),
+        (image(ddtree_a=clean), "ddtree_a"),
+        (image(), "none"),
+        (image(ddtree_a=clean, ddtree_c=clean, ddtree_d=clean), "ddtree_a, ddtree_c, ddtree_d"),
+    ):
+        with pytest.raises(
+            nvrtc.NvrtcError, match=f"the entries {found}; its source defines ddtree_a, ddtree_c$"
+        ):
+            kernels.describe_entries(file, "sm_90", other)
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        ((255, 0, 0, 8, 0), "8 bytes spill stores; 255 registers"),
+        ((255, 0, 0, 0, 12), "12 bytes spill loads; 255 registers"),
+        ((40, 0, 16, 0, 0), "16 bytes stack frame; 40 registers"),
+        ((40, 0, 16, 4, 4), "16 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ddtree_c", "_Z4slowPKfi"])
+def test_local_memory_is_refused(name: str, resources: tuple[int, ...], text: str) -> None:
+    file = kernels.KernelFile("k", "", {}, ("ddtree_a", "ddtree_c"))
+    clean = nvrtc.Resources(40, 0, 0, 0, 0)
+    functions = {"ddtree_a": clean, "ddtree_c": clean, name: nvrtc.Resources(*resources)}
+    with pytest.raises(nvrtc.NvrtcError) as caught:
+        kernels.describe_entries(file, "sm_120", image(**functions))
+    assert str(caught.value).startswith(f"k.cu for sm_120: {name} uses local memory (")
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def install_record(site: Path, name: str, version: str, *files: str) -> None:
@@ -177,9 +302,11 @@ compile_kernels(Path(sys.argv[1]), Path(sys.argv[2]),
 """
 
 
-def compile_with(site: Path, version: str, target: Path, sass: str) -> Any:
+def compile_with(
+    site: Path, version: str, target: Path, sass: str, csrc: Path = OVERLAY / "csrc"
+) -> Any:
     return subprocess.run(
-        [sys.executable, "-c", _COMPILE, OVERLAY / "csrc", target, version, sass],
+        [sys.executable, "-c", _COMPILE, csrc, target, version, sass],
         env={"PYTHONPATH": f"{OVERLAY}:{site}"},
         check=False,
         capture_output=True,
@@ -199,33 +326,60 @@ def test_kernels_compile_to_the_architectures(
     assert ran.returncode == 0, ran.stderr
     description = json.loads((tmp_path / "kernels.json").read_text())
     files = {entry["file"]: entry for entry in description["files"]}
+    sources = kernels.find_kernels(OVERLAY / "csrc")
     assert set(files) == {
-        *("build_tree.sm_90.cubin", "build_tree.sm_120.cubin", "build_tree.compute_120.ptx")
+        f"{source.name}.{suffix}"
+        for source in sources
+        for suffix in ("sm_90.cubin", "sm_120.cubin", "compute_120.ptx")
     }
-    assert description["nvrtc"] == version
+    assert (description["schema"], description["nvrtc"]) == (2, version)
     for name, entry in files.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == entry["sha256"]
-    for arch in (90, 120):
-        entry = files[f"build_tree.sm_{arch}.cubin"]
-        assert cubin_architecture(tmp_path / entry["file"]) == arch
-        assert entry["resources"]["spill_stores"] == entry["resources"]["spill_loads"] == 0
-        assert entry["resources"]["stack"] == 0
-        assert 0 < entry["resources"]["registers"] <= 128
-    ptx = (tmp_path / "build_tree.compute_120.ptx").read_text()
-    assert ".target sm_120" in ptx
-    assert ".entry ddtree_build_tree" in ptx
-    assert "fma." not in ptx  # contraction would make a score differ from the CPU's
+    for source in sources:
+        for arch in (90, 120):
+            entry = files[f"{source.name}.sm_{arch}.cubin"]
+            assert cubin_architecture(tmp_path / entry["file"], source.entries) == arch
+            assert set(entry["entries"]) == set(source.entries)
+            for resources in entry["entries"].values():
+                assert resources["spill_stores"] == resources["spill_loads"] == 0
+                assert resources["stack"] == resources["static_shared"] == 0
+                assert 0 < resources["registers"] <= 255
+        ptx = (tmp_path / f"{source.name}.compute_120.ptx").read_text()
+        assert ".target sm_120" in ptx
+        for name in source.entries:
+            assert f".entry {name}(" in ptx
+    # Contraction would make a score differ from the CPU's.
+    assert "fma." not in (tmp_path / "build_tree.compute_120.ptx").read_text()
 
 
-def cubin_architecture(path: Path) -> int:
-    """The SM in a cubin's ELF flags: bits 0-7 up to ABI 7, bits 8-15 from ABI 8 on; and the kernel
+@pytest.mark.network
+def test_a_kernel_that_spills_fails_the_build(nvrtc_site: dict[str, Path], tmp_path: Path) -> None:
+    csrc = tmp_path / "csrc"
+    csrc.mkdir()
+    (csrc / "bad.cu").write_text(
+        'extern "C" __global__ void ddtree_fine(int* x) { x[0] = 1; }\n'
+        'extern "C" __global__ void ddtree_bad(int* x, int n) {\n'
+        "  volatile int local[64];\n"
+        "  for (int i = 0; i < 64; ++i) local[x[i] & 63] = x[i * n];\n"
+        "  x[0] = local[x[n] & 63];\n}\n"
+    )
+    ran = compile_with(
+        nvrtc_site["13.0.88"], "13.0.88", tmp_path / "out", "sm_90,sm_120", csrc=csrc
+    )
+    assert ran.returncode != 0
+    assert "bad.cu for sm_90: ddtree_bad uses local memory (256 bytes stack frame; " in ran.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def cubin_architecture(path: Path, entries: tuple[str, ...]) -> int:
+    """The SM in a cubin's ELF flags: bits 0-7 up to ABI 7, bits 8-15 from ABI 8 on; the kernels are
     in its symbol table."""
     with path.open("rb") as handle:
         elf = ELFFile(handle)
         assert elf["e_machine"] == "EM_CUDA"
         table = elf.get_section_by_name(".symtab")
         assert isinstance(table, SymbolTableSection)
-        assert "ddtree_build_tree" in [symbol.name for symbol in table.iter_symbols()]
+        assert set(entries) <= {symbol.name for symbol in table.iter_symbols()}
         flags: int = elf["e_flags"]
         abi = elf.header["e_ident"]["EI_ABIVERSION"]
     return flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF

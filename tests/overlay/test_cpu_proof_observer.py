@@ -23,7 +23,7 @@ VOCABULARY = 3
 
 
 def one_round(known: list[int]) -> tuple[Any, ...]:
-    """Logits, tree, batch, prefix lengths and walk of one request with a tree of two nodes and one
+    """Logits, tree, batch, positions and walk of one request with a tree of two nodes and one
     of padding, whose prefix is [5, 6] and whose root is 7."""
     logits = torch.arange(4 * VOCABULARY, dtype=torch.float32).view(1, 4, VOCABULARY)
     tree = SimpleNamespace(
@@ -34,7 +34,7 @@ def one_round(known: list[int]) -> tuple[Any, ...]:
     request = SimpleNamespace(rid="r", origin_input_ids=known[:1], output_ids=known[1:])
     batch = SimpleNamespace(has_grammar=False, sampling_info=None, reqs=[request])
     walk = SimpleNamespace(path=torch.tensor([[0, 2, 2]]), accepted=torch.tensor([1]))
-    return logits, tree, batch, torch.tensor([2]), walk
+    return logits, tree, batch, torch.tensor([[2, 3, 3, 2]]), walk
 
 
 def test_a_round_is_written_without_its_padding(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_it_ends_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_constrained_rounds_are_left_out(tmp_path: Path) -> None:
-    logits, tree, batch, prefixes, walk = one_round([5, 6, 7])
+    logits, tree, batch, positions, walk = one_round([5, 6, 7])
     record = observer.NodeRecord(tmp_path / "nodes")
     batch.has_grammar = True
-    record.add(logits, tree, batch, prefixes, walk)
+    record.add(logits, tree, batch, positions, walk)
     batch.has_grammar, batch.sampling_info = False, SimpleNamespace(logit_bias=torch.zeros(1))
-    record.add(logits, tree, batch, prefixes, walk)
+    record.add(logits, tree, batch, positions, walk)
     assert not (tmp_path / "nodes").exists()
 
 
@@ -82,7 +82,8 @@ def test_only_ddtrees_worker_is_observed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     given = one_round([5, 6, 7])
 
     class Worker:
-        def _walk(self, *_: Any) -> Any:
+        def _walk(self, logits: Any, *_: Any) -> Any:
+            logits.zero_()
             return given[-1]
 
     def made(is_ddtree: bool) -> Any:
@@ -93,7 +94,9 @@ def test_only_ddtrees_worker_is_observed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     observed = made(True)
     assert observed is not Worker and issubclass(observed, Worker)
     assert observed()._walk(*given[:-1]) is given[-1]
-    assert (tmp_path / "nodes").stat().st_size > 0
+    # What a sampled walk does to the logits comes after the record.
+    found = json.loads((tmp_path / "nodes").read_text())
+    assert any(base64.b64decode(found["logits"]))
 
 
 def test_a_worker_without_the_observed_method_is_an_error(

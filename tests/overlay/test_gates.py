@@ -124,8 +124,8 @@ def test_an_unset_backend_becomes_one_with_a_mask(
         (("--speculative-ddtree-budget", "1025"), "1..1024"),
         (("--speculative-ddtree-topk", "17"), "above the budget of 16"),
         (
-            ("--speculative-ddtree-budget", "512", "--speculative-ddtree-topk", "257"),
-            "1..256, the vocabulary",
+            ("--speculative-ddtree-budget", "512", "--speculative-ddtree-topk", "65"),
+            "above 64, the candidates per position",
         ),
         (
             ("--speculative-ddtree-budget", "16", "--max-total-tokens", "34"),
@@ -138,7 +138,7 @@ def test_numbers_out_of_range_are_refused(start: Start, flags: tuple[str, ...], 
 
 
 def test_the_edges_of_the_ranges_are_let_through(start: Start) -> None:
-    wide = ("--speculative-ddtree-budget", "1024", "--speculative-ddtree-topk", "256")
+    wide = ("--speculative-ddtree-budget", "1024", "--speculative-ddtree-topk", "64")
     assert start(*wide, "--max-running-requests", "1").speculative_num_draft_tokens == 1025
     # More nodes than can exist: 7 positions of one candidate each.
     args = start("--speculative-ddtree-budget", "64", "--speculative-ddtree-topk", "1")

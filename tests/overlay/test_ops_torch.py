@@ -140,8 +140,11 @@ def _bad_arguments() -> dict[str, tuple[Any, Any, int, str]]:
         "bf16": (logprobs.bfloat16(), ids, 8, "logprobs must be Float, got BFloat16"),
         "int32": (logprobs, ids.int(), 8, "token_ids must be Long, got Int"),
         "two dimensions": (logprobs[0], ids[0], 8, r"\[batch, levels, ranks\], got \[4, 5\]"),
-        "shapes": (logprobs, ids[:, :, :4], 8, r"one shape, got \[2, 4, 5\] and \[2, 4, 4\]"),
-        "no ranks": (logprobs[:, :, :0], ids[:, :, :0], 8, "at least 1, got 0"),
+        "shapes": (
+            *(logprobs, ids[:, :, :4], 8),
+            r"token_ids must have shape \[2, 4, 5\], got \[2, 4, 4\]",
+        ),
+        "no ranks": (logprobs[:, :, :0], ids[:, :, :0], 8, r"ranks .* 1\.\.2147483647, got 0"),
         "no levels": (logprobs[:, :0], ids[:, :0], 8, "levels .* 1..63, got 0"),
         "levels": (*draft(1, 64, 2), 8, "levels .* 1..63, got 64"),
         "budget 0": (logprobs, ids, 0, "budget must be 1..1024, got 0"),
@@ -177,19 +180,25 @@ def test_fake_agrees_with_the_op() -> None:
         assert fake.stride() == tensor.stride(), name
 
 
-def test_another_device_is_refused_clearly() -> None:
-    """No kernel is registered for CUDA yet. No GPU is needed to reach the dispatcher with its key,
-    which a CUDA tensor carries even when it is only traced."""
+def test_tensors_on_other_devices_are_refused_by_name() -> None:
+    """No GPU is needed to reach an implementation by its dispatch key."""
     from torch._C import (  # type: ignore[import-not-found, unused-ignore]
         DispatchKey,
-        _dispatch_has_kernel_for_dispatch_key,
+        DispatchKeySet,
     )
 
-    assert not _dispatch_has_kernel_for_dispatch_key("ddtree::build_tree", "CUDA")
-    with pytest.raises(NotImplementedError, match=r"ddtree::build_tree.*'CUDA' backend"):
-        torch.ops.ddtree.build_tree.default.redispatch(
-            torch._C.DispatchKeySet(DispatchKey.CUDA), *draft(1, 2, 3), 4
-        )
+    logprobs, token_ids = draft(1, 2, 3)
+    for key in (DispatchKey.CPU, DispatchKey.CUDA):
+        call = torch.ops.ddtree.build_tree.default.redispatch
+        with pytest.raises(
+            RuntimeError, match="logprobs must be on a CPU or CUDA device, got meta"
+        ):
+            call(DispatchKeySet(key), logprobs.to("meta"), token_ids, 4)
+        with pytest.raises(RuntimeError, match="token_ids must be on cpu like logprobs, got meta"):
+            call(DispatchKeySet(key), logprobs, token_ids.to("meta"), 4)
+        # Where the tensors are decides, not the key: nothing is launched on memory of the host.
+        got = call(DispatchKeySet(key), logprobs, token_ids, 4)
+        assert all(map(torch.equal, got, ops.build_tree(logprobs, token_ids, 4)))
 
 
 def test_import_for_another_torch_is_refused_before_loading() -> None:
@@ -210,11 +219,29 @@ def test_import_for_another_torch_is_refused_before_loading() -> None:
 
 
 def test_the_extension_needs_no_cuda_runtime() -> None:
-    """NEEDED by name; the audit reads the ELF properly."""
+    """By what its dynamic section needs: libcuda and libtorch_cuda are looked up at run time."""
+    import struct
+
     assert _SPEC is not None
     assert _SPEC.origin is not None
     (library,) = Path(_SPEC.origin).parent.glob("_C*.so")
     data = library.read_bytes()
-    assert b"libtorch_cpu.so" in data
-    for name in (b"libcudart", b"libcuda.so", b"libtorch_cuda", b"libc10_cuda", b"libgomp"):
-        assert name not in data
+    # ELF64: e_phoff and e_phnum, then of each segment (type, flags, offset, address, _, size).
+    (table,), (count,) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<H", data, 56)
+    segments = [struct.unpack_from("<IIQQQQ", data, table + 56 * i) for i in range(count)]
+    (dynamic,) = (segment for segment in segments if segment[0] == 2)
+    tags = list(struct.iter_unpack("<qQ", data[dynamic[2] : dynamic[2] + dynamic[5]]))
+    (address,) = (value for tag, value in tags if tag == 5)
+    (strings,) = (
+        address - s[3] + s[2] for s in segments if s[0] == 1 and s[3] <= address < s[3] + s[5]
+    )
+    needed = {
+        data[strings + value : data.index(b"\0", strings + value)].decode()
+        for tag, value in tags
+        if tag == 1
+    }
+    assert {"libc10.so", "libtorch_cpu.so"} <= needed
+    for name in needed:
+        assert not name.startswith(
+            ("libcudart", "libcuda.so", "libtorch_cuda", "libc10_cuda", "libgomp", "libpython")
+        )

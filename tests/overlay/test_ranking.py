@@ -1,9 +1,10 @@
-"""Vocabulary-parallel candidates against a plain log-softmax. Runs inside the image (needs torch)."""
+"""Vocabulary-parallel candidates against a plain log-softmax. Runs inside the image (needs the op)."""
 
 from __future__ import annotations
 
 import importlib.util
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed here; the image has it", allow_module_level=True)
+_SPEC = importlib.util.find_spec("ddtree_overlay")
+if _SPEC is None or not Path(_SPEC.origin or "").with_name("_build_info.json").is_file():
+    pytest.skip("the ddtree-overlay wheel is not installed here", allow_module_level=True)
 
-import torch  # type: ignore[import-not-found, unused-ignore]
+import torch  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 
-from ddtree_overlay.sglang.ranking import (
+from ddtree_overlay.sglang.ranking import (  # noqa: E402
     CHUNK_ROWS,
-    GraphRanker,
     HeadSlice,
     HeadUnsupportedError,
     drafted_rows,
@@ -108,9 +111,7 @@ def test_a_rank_without_tokens_takes_part() -> None:
     hidden, weight = head(6, 3)
     group = Ranks(2)
     results = group.run(
-        lambda rank: rank_tokens(
-            hidden, weight, (HeadSlice(0, 6, 0),) if rank == 0 else (), 4, group
-        )
+        lambda rank: rank_tokens(hidden, weight, (HeadSlice(0, 6 * (1 - rank), 0),), 4, group)
     )
     for logprobs, ids in results:
         torch.testing.assert_close(logprobs, expected(hidden, weight, 4)[0])
@@ -126,6 +127,25 @@ def test_added_tokens_behind_padding_keep_their_ids() -> None:
     values, indices = expected(hidden, weight, 12)
     torch.testing.assert_close(logprobs, values)
     assert torch.equal(ids, torch.where(indices < 8, indices, indices + 92))
+
+
+def test_added_tokens_of_one_rank_alone() -> None:
+    hidden, weight = head(12, 5)
+    group = Ranks(2)
+    results = group.run(
+        lambda rank: rank_tokens(
+            hidden,
+            weight[:8] if rank == 0 else weight[8:],
+            (HeadSlice(0, 4, 0), HeadSlice(4, 4, 4))
+            if rank == 0
+            else (HeadSlice(0, 4, 8), HeadSlice(4, 0, 12)),
+            9,
+            group,
+        )
+    )
+    for logprobs, ids in results:
+        torch.testing.assert_close(logprobs, expected(hidden, weight, 9)[0])
+        assert torch.equal(ids, expected(hidden, weight, 9)[1])
 
 
 def test_equal_logits_rank_by_token_id_whatever_the_shard() -> None:
@@ -164,22 +184,6 @@ def test_no_rows() -> None:
     assert logprobs.shape == ids.shape == (0, 3)
 
 
-def test_the_graph_ranker_leaves_what_the_eager_ranking_returns() -> None:
-    block, batch, topk = 4, 3, 5
-    hidden, weight = head(25, 4 * 3)
-    slices = (HeadSlice(0, 25, 0),)
-    ranker = GraphRanker(
-        weight=weight, slices=slices, block_size=block, topk=topk, max_batch=8, tp=None
-    )
-    before = ranker.logprobs.data_ptr(), ranker.token_ids.data_ptr()
-    ranker(hidden)
-    rows = batch * (block - 1)
-    logprobs, ids = rank_tokens(drafted_rows(hidden, block), weight, slices, topk, None)
-    assert torch.equal(ranker.logprobs[:rows], logprobs)
-    assert torch.equal(ranker.token_ids[:rows], ids)
-    assert before == (ranker.logprobs.data_ptr(), ranker.token_ids.data_ptr())
-
-
 def test_drafted_rows_leave_out_the_bonus_token_of_each_block() -> None:
     hidden = torch.arange(8).view(8, 1)
     assert drafted_rows(hidden, 4).flatten().tolist() == [1, 2, 3, 5, 6, 7]
@@ -197,7 +201,10 @@ def test_slices_of_a_plain_and_of_a_sharded_head() -> None:
     )
     sharded = SimpleNamespace(weight=torch.ones(12, 2), shard_indices=shard)
     assert head_slices(sharded, 4, 2) == (HeadSlice(0, 5, 10), HeadSlice(8, 2, 40))
-    shard.num_added_elements = 0
+    # This rank has none of the added tokens; another has.
+    shard.num_added_elements, sharded.num_added_embeddings = 0, 3
+    assert head_slices(sharded, 4, 2) == (HeadSlice(0, 5, 10), HeadSlice(8, 0, 40))
+    sharded.num_added_embeddings = 0
     assert head_slices(sharded, 4, 2) == (HeadSlice(0, 5, 10),)
 
 

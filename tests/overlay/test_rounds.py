@@ -18,8 +18,13 @@ if _SPEC is None or not Path(_SPEC.origin or "").with_name("_build_info.json").i
 import torch  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 
 from ddtree_overlay.sglang.metrics import TreeMetrics  # noqa: E402
-from ddtree_overlay.sglang.rounds import build_draft_tree, committed_rows  # noqa: E402
-from ddtree_overlay.sglang.stats import TreeCounts, TreeStats, off_spine  # noqa: E402
+from ddtree_overlay.sglang.ranking import HeadSlice, drafted_rows, rank_tokens  # noqa: E402
+from ddtree_overlay.sglang.rounds import (  # noqa: E402
+    DraftTree,
+    GraphTreeBuilder,
+    build_draft_tree,
+)
+from ddtree_overlay.sglang.stats import TreeCounts, TreeStats  # noqa: E402
 from ddtree_overlay.tree.walk import walk_greedy  # noqa: E402
 
 NEVER = float("-inf")
@@ -52,24 +57,47 @@ def test_the_root_carries_the_committed_token() -> None:
     assert tree.parents[:, 0].tolist() == [-1, -1, -1]
 
 
-def test_rows_of_the_path_and_not_of_the_node_order() -> None:
-    hidden = torch.arange(2 * 5 * 3).view(10, 3)
-    path = torch.tensor([[0, 2, 4], [0, 3, 2]])
-    rows = committed_rows(hidden, path, 5)
-    assert torch.equal(rows, hidden[[0, 2, 4, 5, 8, 7]])
+def test_the_graph_tree_builder_leaves_what_the_eager_round_builds() -> None:
+    block, batch, topk, budget = 4, 3, 5, 6
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(batch * block, 16, generator=generator)
+    weight = torch.randn(25, 16, generator=generator)
+    slices = (HeadSlice(0, 25, 0),)
+    builder = GraphTreeBuilder(
+        weight=weight,
+        slices=slices,
+        block_size=block,
+        topk=topk,
+        budget=budget,
+        max_batch=8,
+        tp=None,
+    )
+    block_ids = torch.arange(batch * block).view(batch, block)
+    before = builder.tree(batch)
+    builder(hidden, block_ids.flatten())
+    logprobs, ids = rank_tokens(drafted_rows(hidden, block), weight, slices, topk, None)
+    shape = (batch, block - 1, topk)
+    expected = build_draft_tree(logprobs.view(shape), ids.view(shape), budget, block_ids[:, 0])
+    for name in DraftTree.__dataclass_fields__:
+        found = getattr(builder.tree(batch), name)
+        assert torch.equal(found, getattr(expected, name)), name
+        # What a graph has captured: the same memory before and after.
+        assert found.data_ptr() == getattr(before, name).data_ptr(), name
+    # Padded requests of a graph are not the caller's.
+    assert builder.tree(2).tokens.shape == (2, budget + 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_off_spine_counts_what_the_greedy_chain_lacks(seed: int) -> None:
-    tree = build_draft_tree(*drafted(6, 5, 4, seed), 12, torch.zeros(6, dtype=torch.int64))
-    walk = walked(tree, 6, seed)
-    for row in range(6):
-        spine, node = {0}, 0
+def off_spine(tree: Any, walk: Any) -> int:
+    """Accepted tokens that the drafter's greedy chain does not hold."""
+    total = 0
+    for row in range(len(tree.tokens)):
+        spine, node = set(), 0
         while node >= 0:
             spine.add(node)
             node = int(tree.first_child[row, node])
         path = walk.path[row, : int(walk.accepted[row]) + 1].tolist()
-        assert int(off_spine(tree, walk)[row]) == sum(n not in spine for n in path)
+        total += sum(node not in spine for node in path)
+    return total
 
 
 def test_counts_add_up_over_rounds() -> None:
@@ -86,7 +114,7 @@ def test_counts_add_up_over_rounds() -> None:
                 4,
                 int(tree.counts.sum()),
                 int(walk.accepted.sum()),
-                int(off_spine(tree, walk).sum()),
+                off_spine(tree, walk),
                 int((~tree.exact).sum()),
                 1,
             )

@@ -47,6 +47,7 @@ from tests.overlay.markov import (  # noqa: E402
     rejection,
     sequences,
     shipped,
+    shipped_at_once,
     survival,
 )
 from tests.overlay.torch_trees import PROPERTY, arbitrary_trees  # noqa: E402
@@ -75,8 +76,11 @@ def test_survival_at_the_tabulated_five_percent_points(freedom: int, point: floa
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rounds_emit_what_the_target_emits(shape: str, seed: int) -> None:
-    assert p_value(sequences(shipped, seed, SHAPES[shape]), Markov(0).law()) > 0.01
+@pytest.mark.parametrize("walk", [shipped, shipped_at_once])
+def test_rounds_emit_what_the_target_emits(
+    walk: Callable[[Round], Emitted], shape: str, seed: int
+) -> None:
+    assert p_value(sequences(walk, seed, SHAPES[shape]), Markov(0).law()) > 0.01
 
 
 @pytest.mark.parametrize("walk", [plain, by(one_draw)], ids=["plain", "one draw, spelled out"])

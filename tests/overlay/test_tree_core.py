@@ -4,7 +4,6 @@ reference. `check` compares every element of every output."""
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddtree_overlay.tree.reference import build_tree, pack_words
 from tests.overlay.conftest import OVERLAY
-from tests.overlay.native_tree import NativeTree, Output
+from tests.overlay.native_tree import NativeTree, Output, holds, mutated
 from tests.overlay.trees import (
     NEVER,
     Table,
@@ -27,29 +26,69 @@ from tests.overlay.trees import (
 )
 
 
-def want(table: Table, ids: list[list[int]], budget: int) -> Output:
-    tree = build_tree(table, ids, budget)
+def want(
+    table: Table, ids: list[list[int]], budget: int, *, own: int | None = None, root: int = -1
+) -> Output:
+    """The reference's tree of a request whose own budget is `own`, padded to `budget`."""
+    own = budget if own is None else min(max(own, 0), budget)
+    padding = budget - own
+    ancestors = [1 << index for index in range(budget + 1)]
+    if own == 0:
+        alone = [-1] * (1 + padding)
+        return Output(
+            tokens=[root] + [0] * padding,
+            parents=alone,
+            depths=[0] * (1 + padding),
+            first_child=alone,
+            next_sibling=alone,
+            ancestors=[pack_words(bits, budget) for bits in ancestors],
+            count=0,
+            scores=[0.0] + [-131072.0] * padding,
+            exact=True,
+        )
+    tree = build_tree(table, ids, own)
+    ancestors[: own + 1] = tree.ancestors
+    scores = [-131072.0 if s is None else units_to_float32(s) for s in tree.score_units]
     return Output(
-        tokens=tree.tokens,
-        parents=tree.parents,
-        depths=tree.depths,
-        first_child=tree.first_child,
-        next_sibling=tree.next_sibling,
-        ancestors=[pack_words(bits, budget) for bits in tree.ancestors],
+        tokens=[root, *tree.tokens[1:]] + [0] * padding,
+        parents=tree.parents + [-1] * padding,
+        depths=tree.depths + [0] * padding,
+        first_child=tree.first_child + [-1] * padding,
+        next_sibling=tree.next_sibling + [-1] * padding,
+        ancestors=[pack_words(bits, budget) for bits in ancestors],
         count=tree.count,
-        scores=[-131072.0 if s is None else units_to_float32(s) for s in tree.score_units],
+        scores=scores + [-131072.0] * padding,
         exact=tree.exact,
     )
 
 
-def check(native: NativeTree, tables: list[Table], budget: int, *, seeds: int = 1) -> list[Output]:
+def check(
+    native: NativeTree,
+    tables: list[Table],
+    budget: int,
+    *,
+    seeds: int = 1,
+    budgets: list[int] | None = None,
+    roots: list[int] | None = None,
+) -> list[Output]:
     """Single lane and warp, contiguous and strided, give exactly the reference's outputs."""
     ids = [token_table(len(table), len(table[0])) for table in tables]
-    expected = [want(table, row, budget) for table, row in zip(tables, ids, strict=True)]
-    assert native.single(tables, ids, budget) == expected
-    assert native.single(tables, ids, budget, strided=True) == expected
+    expected = [
+        want(
+            table,
+            ids[i],
+            budget,
+            own=budgets[i] if budgets else None,
+            root=roots[i] if roots else -1,
+        )
+        for i, table in enumerate(tables)
+    ]
+    for strided in (False, True):
+        got = native.single(tables, ids, budget, strided, budgets=budgets, roots=roots)
+        assert got == expected
     for seed in range(seeds):
-        assert native.warp(tables, ids, budget, seed=seed, strided=seed % 2 == 1) == expected
+        got = native.warp(tables, ids, budget, seed, seed % 2 == 1, budgets=budgets, roots=roots)
+        assert got == expected
     return expected
 
 
@@ -83,7 +122,10 @@ def test_random_trees(native: NativeTree, data: st.DataObject) -> None:
     row = st.lists(value, min_size=ranks, max_size=ranks).map(lambda v: sorted(v, reverse=True))
     table = st.lists(row, min_size=levels, max_size=levels)
     tables = data.draw(st.lists(table, min_size=1, max_size=3))
-    check(native, tables, data.draw(st.integers(1, 40)))
+    budget = data.draw(st.integers(1, 40))
+    per_request = st.lists(st.integers(-2, 42), min_size=len(tables), max_size=len(tables))
+    budgets = data.draw(st.none() | per_request)
+    check(native, tables, budget, budgets=budgets, roots=data.draw(st.none() | per_request))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +197,28 @@ def test_requests_of_a_batch_do_not_mix(native: NativeTree) -> None:
     check(native, [softmax_table(5, 7, random_) for _ in range(5)], 21)
 
 
+def test_each_request_has_its_own_budget_and_root(native: NativeTree) -> None:
+    """With fewer ranks than some budgets and more than others, for both kinds of certificate."""
+    random_ = seeded(10)
+    tables = [softmax_table(4, 6, random_, sharpness=0.3) for _ in range(9)]
+    budgets = [0, 1, 5, 6, 7, 20, 40, -3, 2**40]
+    roots = [7, -1, 0, 2**40, 11, 12, 13, 14, 15]
+    outputs = check(native, tables, 40, seeds=2, budgets=budgets, roots=roots)
+    assert [output.count for output in outputs] == [0, 1, 5, 6, 7, 20, 40, 0, 40]
+    assert [output.exact for output in outputs[:4]] == [True] * 4
+    assert not all(output.exact for output in outputs)
+
+
+def test_what_an_own_budget_cannot_use_is_not_read(native: NativeTree) -> None:
+    table = [[-1.0, -2.0, math.nan], [-1.0, -1.5, 0.5]]
+    nothing = [[math.nan] * 3] * 2
+    ids = [token_table(2, 3)] * 3
+    for run in (native.single, native.warp):
+        outputs = run([table, nothing, table], ids, 8, budgets=[2, 0, 3])
+        assert [output.count for output in outputs] == [2, 0, -(4 * 2 + 1)]
+        assert [output.exact for output in outputs] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("value", "code"), [(math.nan, 1), (0.25, 2), (-0.5, 3)], ids=["nan", "positive", "unsorted"]
 )
@@ -189,13 +253,11 @@ def test_workspace_fits_sm_120s_shared_memory(native: NativeTree) -> None:
 
 # Each breaks the algorithm in one place; the checks above must see it, or they prove nothing.
 MUTATIONS = {
-    "tie goes to the higher index": ("b.index < a.index", "b.index > a.index"),
-    "sibling before child": (
-        "put_entry(work, top.index, child, node, 0);",
-        "put_entry(work, top.index + 1, child, node, 0);",
-    ),
+    "tie goes to the later place": ("b.key < a.key", "b.key > a.key"),
+    "no room made behind a pop": ("> taken ? kSlots : 0", "> taken ? 0 : 0"),
+    "sibling two places on": ("top.key - slot + size", "top.key - slot + size + kSlots"),
     "sibling scored from the node": (
-        "extend(work.node_score[parent], level",
+        "extend(top.score - level[rank], level",
         "extend(top.score, level",
     ),
     "depth off by one": ("depth < args.levels ?", "depth + 1 < args.levels ?"),
@@ -207,8 +269,15 @@ MUTATIONS = {
         "(rank == 0 ? work.node_child : work.node_sibling)[prev]",
         "work.node_child[prev]",
     ),
-    "certificate always given": ("if (ranks < args.budget) {", "if (ranks < 0) {"),
-    "absent tokens taken": ("|| value <= kAbsentLogprob", ""),
+    "certificate always given": ("if (ranks < budget) {", "if (ranks < 0) {"),
+    "certificate by the launch's budget": (
+        "if (ranks < budget) {",
+        "if (ranks < args.budget) {",
+    ),
+    "absent tokens taken": ("logprob > kAbsentLogprob && logprob", "logprob"),
+    "a level's ranks read again": ("rank -= ranks;\n        ++level;", "rank -= ranks;"),
+    "own budget ignored": ("return own < 0 ? 0", "return own < 99 ? args.budget"),
+    "root of the first request": ("request * args.roots_stride", "0 * request"),
     "token of the level above": (
         "(work.node_depth[node] - 1) *",
         "(work.node_depth[node] / 2) *",
@@ -218,32 +287,33 @@ MUTATIONS = {
         "at = selected ? work.node_parent[at] : at > 0 ? 0 : kNone",
     ),
 }
-# Each takes one barrier away, which a single lane cannot notice.
+# Each lets lanes share what only one of them may touch, which a single lane cannot notice.
 RACES = {
-    "written before all have read": (
-        "child != kAbsentScore && sibling != kAbsentScore;\n    lanes.sync();",
-        "child != kAbsentScore && sibling != kAbsentScore;",
+    "read before the last node is written": (
+        "faulty ? 0 : budget, work);\n  lanes.sync();",
+        "faulty ? 0 : budget, work);",
     ),
-    "moved before all have read": (
-        "rank = work.entry_rank[i];\n    }\n    lanes.sync();",
-        "rank = work.entry_rank[i];\n    }",
+    "an entry put by another lane than reads it": (
+        "lane == size % Lanes::kWidth",
+        "leader",
     ),
-    "read before it is written": ("if (both) ++size;\n    lanes.sync();", "if (both) ++size;"),
+    "an entry changed by another lane than reads it": (
+        "if (lane == owner) {",
+        "if (leader) {",
+    ),
+    "an entry read by another lane than writes it": (
+        "lanes.from(lane == owner ? work.entry_place[slot] : 0, owner)",
+        "work.entry_place[slot]",
+    ),
     "a lane that stays behind": (
         "if (top.score == kAbsentScore) break;",
-        "if (top.score == kAbsentScore || (lanes.lane() == 31 && node > 2)) break;",
+        "if (top.score == kAbsentScore || (lane == 31 && node > 2)) break;",
     ),
 }
 
 
 def mutate(old: str, new: str, target: Path) -> NativeTree:
-    csrc = target / "csrc"
-    shutil.copytree(OVERLAY / "csrc", csrc)
-    header = csrc / "tree_core.h"
-    text = header.read_text()
-    assert text.count(old) == 1
-    header.write_text(text.replace(old, new))
-    return NativeTree.compile(csrc, target)
+    return NativeTree.compile(mutated(OVERLAY / "csrc", target, "tree_core.h", old, new), target)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -252,19 +322,35 @@ def test_a_broken_algorithm_is_seen(native: NativeTree, name: str, tmp_path: Pat
     random_ = seeded(8)
     tables = [grid_table(4, 5, 4, random_) for _ in range(3)]
     tables.append([[-0.125, *[-131072.0] * 4]] * 4)
+    tables.append([[-float(r) for r in range(5)], *[[-131072.0] * 5] * 3])
     ids = [token_table(4, 5)] * len(tables)
-    outputs = broken.single(tables, ids, 40) + broken.single(tables, ids, 5)
-    expected = native.single(tables, ids, 40) + native.single(tables, ids, 5)
-    assert expected == [want(table, ids[0], budget) for budget in (40, 5) for table in tables]
-    assert outputs != expected
+    # More values than lanes, on a chain to the last level.
+    deep = [[-(level + 1) / 8, *[-9.0] * 4] for level in range(9)]
+    own, roots = [40, 3, 20, 40, 3], [5, 6, 7, 8, 9]
+
+    def run(library: NativeTree) -> list[Output]:
+        return [
+            *library.single(tables, ids, 40, budgets=own, roots=roots),
+            *library.single(tables, ids, 5),
+            *library.warp(tables, ids, 5),
+            *library.warp([deep], [token_table(9, 5)], 12),
+        ]
+
+    expected = [
+        want(table, row, 40, own=b, root=r)
+        for table, row, b, r in zip(tables, ids, own, roots, strict=True)
+    ]
+    expected += 2 * [want(table, ids[0], 5) for table in tables]
+    expected.append(want(deep, token_table(9, 5), 12))
+    assert run(native) == expected
+    assert not holds(lambda: run(broken) == expected)
 
 
 @pytest.mark.parametrize("name", RACES)
 def test_a_missing_barrier_is_seen(native: NativeTree, name: str, tmp_path: Path) -> None:
     broken = mutate(*RACES[name], tmp_path)
-    # Mixed scores on four levels move many entries. With two levels and an unlikely second token
-    # the best entry is the last one: nothing is moved, so no other barrier stands in for the
-    # missing one.
+    # Mixed scores on four levels, and two levels with an unlikely second token, where the best
+    # entry is the last one.
     moving = softmax_table(4, 33, seeded(9))
     still = [[-float(r) / 8 for r in range(33)], [-64.0] * 33]
     assert not all(_survives(native, broken, table) for table in (moving, still))
@@ -276,7 +362,6 @@ def _survives(native: NativeTree, broken: NativeTree, table: Table) -> bool:
     expected = native.single([table], ids, 80)
     assert native.warp([table], ids, 80) == expected
     assert broken.single([table], ids, 80) == expected
-    try:
-        return all(broken.warp([table], ids, 80, seed=seed) == expected for seed in range(5))
-    except AssertionError:  # the lanes diverged
-        return False
+    return holds(
+        lambda: all(broken.warp([table], ids, 80, seed=seed) == expected for seed in range(5))
+    )

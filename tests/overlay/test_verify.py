@@ -26,7 +26,7 @@ from ddtree_overlay.sglang.verify import (  # noqa: E402
     host_prefix_sum,
     tree_verify_input,
 )
-from ddtree_overlay.tree.mask import mask_numel  # noqa: E402
+from ddtree_overlay.tree.mask import full_mask, mask_numel  # noqa: E402
 
 BUDGET, WIDTH = 6, 7
 PREFIXES = [5, 0, 9]
@@ -44,7 +44,7 @@ def verify_input(prefix_sum: int, padding: int = 0) -> DDTreeVerifyInput:
     top = torch.log_softmax(torch.randn(3, 4, 20, generator=generator), -1).topk(5, -1)
     tree = build_draft_tree(top.values, top.indices, BUDGET, torch.tensor([1, 2, 3]))
     lengths = torch.tensor(PREFIXES)
-    return tree_verify_input(tree, lengths, lengths[:, None] + tree.depths, prefix_sum, padding)
+    return tree_verify_input(tree, lengths, prefix_sum, padding)
 
 
 @pytest.fixture
@@ -67,6 +67,18 @@ def ask(given: DDTreeVerifyInput, batch: int, prefix_sum: int) -> None:
 
 def scheduled(prefix_sum: int, count: int = 3) -> Any:
     return SimpleNamespace(seq_lens=torch.zeros(count), seq_lens_sum=prefix_sum)
+
+
+def test_mask_and_positions_are_the_trees() -> None:
+    generator = torch.Generator().manual_seed(0)
+    top = torch.log_softmax(torch.randn(3, 4, 20, generator=generator), -1).topk(5, -1)
+    tree = build_draft_tree(top.values, top.indices, BUDGET, torch.tensor([1, 2, 3]))
+    lengths = torch.tensor(PREFIXES)
+    given = tree_verify_input(tree, lengths, sum(PREFIXES) + 4, 9)
+    assert torch.equal(given.positions, (lengths[:, None] + tree.depths).flatten())
+    assert torch.equal(given.draft_token, tree.tokens.flatten())
+    numel = mask_numel(sum(PREFIXES) + 4, 3, WIDTH) + 9
+    assert torch.equal(given.custom_mask, full_mask(tree.ancestors, lengths, numel))
 
 
 @pytest.mark.parametrize("slack", [0, 11])

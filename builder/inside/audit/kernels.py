@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,9 @@ from builder.inside.elf import NotElfError, cubin_architecture, cubin_compiler
 _PTX_TARGET = re.compile(r"^\.target\s+(sm_[0-9]+[af]?)", re.MULTILINE)
 _PTX_COMPILER = re.compile(r"Cuda compilation tools, release [0-9.]+, V([0-9.]+)")
 _REMEDY = "rebuild the overlay's wheel with the pinned NVRTC and architectures"
+
+
+_LOCAL_MEMORY = ("stack", "spill_stores", "spill_loads")
 
 
 def kernel_files(context: Context) -> list[Path]:
@@ -71,6 +76,46 @@ def compiler(context: Context) -> Iterator[Finding]:
                 f"compiled by release {release or 'unknown'}, pinned is {pinned}",
                 _REMEDY,
             )
+
+
+def description(context: Context) -> Iterator[Finding]:
+    """KRN003: kernels.json, by which the overlay chooses and checks what it loads, lists exactly
+    the files that are there, with their hashes, and no kernel that uses local memory."""
+    path = context.files.site_path / PACKAGE / "kernels" / "kernels.json"
+    where = str(path.relative_to(context.files.root))
+    try:
+        listed = _read_description(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        yield Finding("KRN003", where, f"cannot be read: {exc!r}", _REMEDY)
+        return
+    found = {file.name: file for file in kernel_files(context)}
+    for name in sorted(found.keys() - listed.keys()):
+        yield Finding("KRN003", where, f"does not list {name}", _REMEDY)
+    for name, (sha256, local_memory) in sorted(listed.items()):
+        context.count("KRN003")
+        if name not in found:
+            yield Finding("KRN003", where, f"lists {name}, which is not there", _REMEDY)
+        elif hashlib.sha256(found[name].read_bytes()).hexdigest() != sha256:
+            yield Finding("KRN003", where, f"has another sha256 for {name}", _REMEDY)
+        for kernel in local_memory:
+            text = f"{kernel} in {name} uses local memory"
+            yield Finding("KRN003", where, text, "keep its values in registers")
+
+
+def _read_description(path: Path) -> dict[str, tuple[str, list[str]]]:
+    """By file, its hash and the kernels in it that spill or have a stack frame."""
+    return {
+        file["file"]: (
+            file["sha256"],
+            [
+                name
+                for name, resources in file["entries"].items()
+                # ptxas has not seen PTX.
+                if resources and any(resources[key] for key in _LOCAL_MEMORY)
+            ],
+        )
+        for file in json.loads(path.read_text("utf-8"))["files"]
+    }
 
 
 def _architecture(path: Path) -> str:

@@ -29,6 +29,7 @@ RULES = (
     Rule("ABI004", "torch and its CUDA are the variant's", torch_abi.torch_flavour),
     Rule("KRN001", "architectures of the DDTree kernels", kernels.architectures),
     Rule("KRN002", "DDTree kernels compiled by the pinned NVRTC", kernels.compiler),
+    Rule("KRN003", "DDTree kernels as kernels.json describes them", kernels.description),
     Rule("MIX001", "one CUDA major among distributions", cuda_mix.distributions),
     Rule("MIX002", "one CUDA major among libraries", cuda_mix.libraries),
     Rule("REG001", "DDTREE in SpeculativeAlgorithm", registration.algorithm),

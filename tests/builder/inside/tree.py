@@ -287,10 +287,7 @@ def _overlay(tree: Tree) -> None:
         needed=["libtorch_cpu.so", "libc10.so"],
         undefined=[C10_CHECK],
     )
-    for architecture in ("sm_90", "sm_120"):
-        name = f"{SITE}/ddtree_overlay/kernels/build_tree.{architecture}.cubin"
-        tree.write(name, cubin(architecture))
-    tree.write(f"{SITE}/ddtree_overlay/kernels/build_tree.compute_120.ptx", ptx())
+    _kernels(tree)
     info = {
         "torch": "2.11.0+cu130",
         "variant": "cu130",
@@ -303,6 +300,31 @@ def _overlay(tree: Tree) -> None:
     folder = tree.site / "ddtree_overlay"
     files = [str(p.relative_to(tree.site)) for p in sorted(folder.rglob("*")) if p.is_file()]
     tree.install("ddtree-overlay", "0.1.0", files)
+
+
+def _kernels(tree: Tree) -> None:
+    """Two kernels for each architecture, and their description."""
+    resources = {"registers": 62, "static_shared": 0}
+    resources |= {"stack": 0, "spill_stores": 0, "spill_loads": 0}
+    files: list[dict[str, Any]] = []
+    for kernel in ("build_tree", "walk_tree"):
+        for arch in ("sm_90", "sm_120", "compute_120"):
+            kind = "ptx" if arch == "compute_120" else "cubin"
+            code = ptx().encode() if kind == "ptx" else cubin(arch)
+            name = f"{kernel}.{arch}.{kind}"
+            tree.write(f"{SITE}/ddtree_overlay/kernels/{name}", code)
+            files.append(
+                {
+                    "file": name,
+                    "kernel": kernel,
+                    "arch": arch,
+                    "kind": kind,
+                    "sha256": hashlib.sha256(code).hexdigest(),
+                    "entries": {f"ddtree_{kernel}": None if kind == "ptx" else resources},
+                }
+            )
+    description = {"schema": 2, "nvrtc": "13.0.88", "options": [], "files": files}
+    tree.write(f"{SITE}/ddtree_overlay/kernels/kernels.json", json.dumps(description))
 
 
 def _toolkit(tree: Tree) -> None:

@@ -1,8 +1,9 @@
 // A C interface to both users of tree_core.h: the CPU op's single lane and the kernel's warp.
 #include "cuda_on_host.h"
+#include "reduce_on_host.h"
 
 #include "build_tree.cu"
-#include "build_tree_cpu.h"
+#include "single_lane.h"
 
 #include <cstring>
 #include <vector>
@@ -40,22 +41,12 @@ int shim_run_single(const ddtree::BuildTreeArgs* args) {
   return 0;
 }
 
-// 0: fine; 1: wrote beyond the shared memory it would be launched with; 2: the lanes diverged.
+// An emulator::Status.
 int shim_run_warp(const ddtree::BuildTreeArgs* args, unsigned seed) {
   const auto bytes = static_cast<std::size_t>(
       ddtree::Workspace::bytes(args->levels, args->ranks, args->budget));
-  auto* raw = reinterpret_cast<unsigned char*>(ddtree_shared);
-  if (bytes + 64 > sizeof(ddtree_shared)) return 1;
-  emulator::Warp warp(seed);
-  for (int request = 0; request < args->batch; ++request) {
-    std::memset(raw, kPoison, bytes + 64);
-    blockIdx.x = static_cast<unsigned>(request);
-    if (!warp.run([&] { ddtree_build_tree(*args); })) return 2;
-    for (std::size_t i = bytes; i < bytes + 64; ++i) {
-      if (raw[i] != kPoison) return 1;
-    }
-  }
-  return 0;
+  return emulator::launch(static_cast<unsigned>(args->batch), 1, 32, ddtree_shared,
+                          sizeof(ddtree_shared), bytes, seed, [&] { ddtree_build_tree(*args); });
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.speculative.spec_utils import build_grammar_vocab_mask
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
+from ddtree_overlay import ops
 from ddtree_overlay.sglang.rounds import DraftTree
-from ddtree_overlay.tree.walk import Walk, walk_greedy, walk_sampled
+from ddtree_overlay.tree.walk import Walk, walk_sampled
 
 
 def constrain(logits: torch.Tensor, batch: Any, grammar_tree: Any, grammar_barrier: Any) -> None:
@@ -37,32 +39,69 @@ def constrain(logits: torch.Tensor, batch: Any, grammar_tree: Any, grammar_barri
 def walk_tree(
     logits: torch.Tensor,
     tree: DraftTree,
-    prefix_lens: torch.Tensor,
+    positions: torch.Tensor,
     info: Any,
     sampler: Any,
     columns: int,
     tp: Any,
 ) -> Walk:
-    """The accepted path; when sampling, by one draw a visited node from the target's own sampler.
+    """The accepted path, without a host sync. May overwrite the logits.
 
-    logits: [batch, width, vocabulary]. prefix_lens: [batch]. info: the batch's SamplingBatchInfo,
-    None for greedy. sampler: SGLang's `Sampler`. columns: the most that a round commits.
-    tp: the tensor-parallel group, None for one rank.
+    logits: [batch, width, vocabulary]. positions: int64 [batch, width]. info: the batch's
+    SamplingBatchInfo, None for greedy. sampler: SGLang's `Sampler`. columns: the most that a round
+    commits. tp: the tensor-parallel group, None for one rank.
+
+    Greedy reads the logits of the visited nodes only. When sampling, each node of a walk gets one
+    draw from the target's own sampler: see `draws_at_once`.
     """
     if info is None or info.is_all_greedy:
-        # What the sampler does before its own argmax.
+        # What the sampler does before its own argmax; nothing unless asked for.
         sanitize_nan_logits(logits, "DDTREE verify: target logits")
-        target_ids = torch.argmax(logits, dim=-1)
-        return walk_greedy(tree.tokens, tree.parents, target_ids, columns)
-    rows = torch.arange(logits.shape[0], device=logits.device)
+        return Walk(*ops.walk_greedy(tree.tokens, tree.parents, logits, columns))
+    batch, width = tree.tokens.shape
+    if draws_at_once(batch, width, columns):
+        drawn = _draw(logits.flatten(0, 1), repeated(info, width), sampler, positions.flatten(), tp)
+        target_ids = drawn.view(batch, width)
+        return Walk(*ops.walk_tree(tree.tokens, tree.parents, target_ids, columns))
+    rows = torch.arange(batch, device=logits.device)
 
     def draw(nodes: torch.Tensor, step: int) -> torch.Tensor:
         # A copy: the sampler turns logits into probabilities in place.
-        visited = LogitsProcessorOutput(next_token_logits=logits[rows, nodes])
-        drawn = sampler(visited, info, False, [], [], prefix_lens + step)
-        if tp is not None:
-            # Ranks that drew differently would commit different lengths and then hang.
-            tp.broadcast(drawn, src=0)
-        return drawn.to(torch.int64)
+        return _draw(logits[rows, nodes], info, sampler, positions[:, 0] + step, tp)
 
     return walk_sampled(tree.tokens, tree.parents, draw, columns)
+
+
+# What a call of the sampler costs besides its rows, in rows: some ten launches and their host time,
+# about 200 us, against about 1.7 us a row of 152k fp32 logits read and written five times at
+# 1.8 TB/s. An estimate from byte counts, not a measurement.
+CALL_ROWS = 120
+
+
+def draws_at_once(batch: int, width: int, columns: int) -> bool:
+    """Whether to draw for all nodes in one call of the sampler, or for the visited ones in
+    `columns` calls, each of which needs the one before. Both emit draws from the target after
+    their own prefix, one a visited node; the draws of nodes that are not visited are ignored."""
+    return batch * (width - columns) <= (columns - 1) * CALL_ROWS
+
+
+def repeated(info: Any, width: int) -> Any:
+    """The sampling parameters of a batch, each request's for `width` rows."""
+    expanded = copy.copy(info)
+    for name in ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed"):
+        value = getattr(info, name)
+        if value is not None:
+            setattr(expanded, name, value.repeat_interleave(width, dim=0))
+    return expanded
+
+
+def _draw(
+    logits: torch.Tensor, info: Any, sampler: Any, positions: torch.Tensor, tp: Any
+) -> torch.Tensor:
+    """One token a row, int64; consumes the logits."""
+    visited = LogitsProcessorOutput(next_token_logits=logits)
+    drawn = sampler(visited, info, False, [], [], positions)
+    if tp is not None:
+        # Ranks that drew differently would commit different lengths and then hang.
+        tp.broadcast(drawn, src=0)
+    return drawn.to(torch.int64)

@@ -18,7 +18,13 @@ from ddtree_overlay.sglang import (
     server_gate,
     target_gate,
 )
-from ddtree_overlay.sglang.defaults import MAX_BUDGET, SizingInputs, hardware_of, size_tree
+from ddtree_overlay.sglang.defaults import (
+    MAX_BUDGET,
+    MAX_TOPK,
+    SizingInputs,
+    hardware_of,
+    size_tree,
+)
 from ddtree_overlay.sglang.refusal import refusal
 
 logger = logging.getLogger(__name__)
@@ -43,6 +49,7 @@ def resolve_and_check(server_args: Any) -> None:
     Raises:
         ValueError: one line with flag, found value, reason and remedy.
     """
+    _check_extension()
     server_gate.check_server(server_args)
     model_config = server_args.get_model_config()
     target_gate.check_target(
@@ -86,6 +93,14 @@ def resolve_and_check(server_args: Any) -> None:
     server_args.speculative_ddtree_topk = sizing.topk
 
 
+def _check_extension() -> None:
+    """The ops load for this torch and have kernels for every visible GPU; raises ValueError."""
+    try:
+        import ddtree_overlay.ops  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"DDTREE: {error}") from error
+
+
 def check_range(budget: int, topk: int, vocab_size: int) -> None:
     """Raises ValueError for numbers that no tree has. A budget above the number of nodes that can
     exist is fine: the tree is then all of them."""
@@ -102,6 +117,13 @@ def check_range(budget: int, topk: int, vocab_size: int) -> None:
             topk,
             f"is above the budget of {budget}, and a rank beyond it is never part of a tree",
             f"lower it, or set --speculative-ddtree-budget {topk} or more",
+        )
+    if topk > MAX_TOPK:
+        raise refusal(
+            "speculative_ddtree_topk",
+            topk,
+            f"is above {MAX_TOPK}, the candidates per position that the kernels keep",
+            f"use at most {MAX_TOPK}, or remove it for the default",
         )
     if not 1 <= topk <= vocab_size:
         raise refusal(

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-# Bounds the fp32 logits that exist at a time: 128 rows of 152k tokens are 78 MB.
-CHUNK_ROWS = 128
+from ddtree_overlay import ops
+
+# Bounds the logits that exist at a time: 256 rows of 152k tokens in bf16 are 78 MB.
+CHUNK_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,9 @@ class HeadUnsupportedError(RuntimeError):
 def head_slices(lm_head: Any, tp_size: int, hidden_size: int) -> tuple[HeadSlice, ...]:
     """The rows of this rank that are tokens: padding rows between and behind them are not.
 
-    Raises HeadUnsupportedError for a missing or quantised head (fp8 is stored transposed, int4
-    packed) and for a sharded head that does not say which tokens it holds.
+    As many slices on every rank of a group. Raises HeadUnsupportedError for a missing or quantised
+    head (fp8 is stored transposed, int4 packed) and for a sharded head that does not say which
+    tokens it holds.
     """
     weight = getattr(lm_head, "weight", None)
     plain = (torch.float32, torch.bfloat16, torch.float16)
@@ -52,15 +55,16 @@ def head_slices(lm_head: Any, tp_size: int, hidden_size: int) -> tuple[HeadSlice
                 "rank holds (shard_indices), and this target's has none: use --tp-size 1."
             )
         return (HeadSlice(0, int(weight.shape[0]), 0),)
-    slices = (
-        HeadSlice(0, int(shard.num_org_elements), int(shard.org_vocab_start_index)),
-        HeadSlice(
-            int(shard.num_org_elements_padded),
-            int(shard.num_added_elements),
-            int(shard.added_vocab_start_index),
-        ),
+    own = HeadSlice(0, int(shard.num_org_elements), int(shard.org_vocab_start_index))
+    # Every rank must gather as many slices as every other, its own empty ones included.
+    if not getattr(lm_head, "num_added_embeddings", shard.num_added_elements):
+        return (own,)
+    added = HeadSlice(
+        int(shard.num_org_elements_padded),
+        int(shard.num_added_elements),
+        int(shard.added_vocab_start_index),
     )
-    return tuple(s for s in slices if s.rows > 0)
+    return own, added
 
 
 def rank_tokens(
@@ -75,96 +79,33 @@ def rank_tokens(
     captured in a CUDA graph.
     """
     parts = [
-        _rank_chunk(hidden[row : row + CHUNK_ROWS], weight, slices, topk, tp)
-        for row in range(0, hidden.shape[0], CHUNK_ROWS)
+        _rank_chunk(hidden[row : row + CHUNK_ROWS].to(weight.dtype), weight, slices, topk, tp)
+        for row in range(0, max(hidden.shape[0], 1), CHUNK_ROWS)
     ]
-    if not parts:
-        return hidden.new_empty((0, topk), dtype=torch.float32), torch.empty(
-            (0, topk), dtype=torch.int64, device=hidden.device
-        )
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 def _rank_chunk(
     hidden: torch.Tensor, weight: torch.Tensor, slices: tuple[HeadSlice, ...], topk: int, tp: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    values, ids, normaliser = _rank_local(hidden.to(weight.dtype), weight, slices, topk)
-    if tp is not None:
-        rows, ranks = hidden.shape[0], int(tp.world_size)
-        values = _gather(tp, values, ranks).transpose(0, 1).reshape(rows, ranks * topk)
-        ids = _gather(tp, ids, ranks).transpose(0, 1).reshape(rows, ranks * topk)
-        normaliser = torch.logsumexp(_gather(tp, normaliser, ranks), dim=0)
-    # torch.topk leaves the order of equal values open; two stable sorts settle it.
-    ids, order = torch.sort(ids, dim=-1, stable=True)
-    values = values.gather(-1, order)
-    values, order = torch.sort(values, dim=-1, descending=True, stable=True)
-    ids = ids.gather(-1, order)[:, :topk]
-    logprobs = values[:, :topk] - normaliser[:, None]
-    usable = torch.isfinite(normaliser)[:, None] & ~torch.isnan(logprobs)
-    return torch.where(usable, logprobs.clamp(max=0.0), float("-inf")), ids
-
-
-def _rank_local(
-    hidden: torch.Tensor, weight: torch.Tensor, slices: tuple[HeadSlice, ...], topk: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's candidates [rows, topk] (padded with -inf) and its log-sum-exp [rows]."""
-    rows = hidden.shape[0]
-    logits = [torch.matmul(hidden, weight[s.start : s.start + s.rows].T).float() for s in slices]
-    local = sum(s.rows for s in slices)
-    values = torch.full((rows, topk), float("-inf"), dtype=torch.float32, device=hidden.device)
-    ids = torch.zeros((rows, topk), dtype=torch.int64, device=hidden.device)
-    if local == 0:
-        return values, ids, values[:, 0]
-    joined = logits[0] if len(logits) == 1 else torch.cat(logits, dim=-1)
-    kept = min(topk, local)
-    values[:, :kept], index = torch.topk(joined, kept, dim=-1)
-    first = slices[0]
-    global_id = index + first.first_id
-    if len(slices) > 1:
-        added = index - first.rows + slices[1].first_id
-        global_id = torch.where(index < first.rows, global_id, added)
-    ids[:, :kept] = global_id
-    return values, ids, torch.logsumexp(joined, dim=-1)
-
-
-def _gather(tp: Any, local: torch.Tensor, ranks: int) -> torch.Tensor:
-    """[ranks, *local.shape], the same on every rank."""
-    gathered = local.new_empty((ranks * local.shape[0], *local.shape[1:]))
-    tp.all_gather_into_tensor(gathered, local.contiguous())
-    return gathered.view(ranks, *local.shape)
-
-
-class GraphRanker:
-    """Ranks inside the draft CUDA graph: results land in buffers that outlive the replay.
-
-    Called by the capture hook with the draft block's hidden states; column 0 of a block is the
-    bonus token, which is committed and not drafted.
-    """
-
-    def __init__(
-        self,
-        *,
-        weight: torch.Tensor,
-        slices: tuple[HeadSlice, ...],
-        block_size: int,
-        topk: int,
-        max_batch: int,
-        tp: Any,
-    ) -> None:
-        self._weight, self._slices, self._tp = weight, slices, tp
-        self._block_size, self._topk = block_size, topk
-        shape = (max_batch * (block_size - 1), topk)
-        self.logprobs = torch.empty(shape, dtype=torch.float32, device=weight.device)
-        self.token_ids = torch.empty(shape, dtype=torch.int64, device=weight.device)
-
-    def __call__(self, hidden_states: torch.Tensor, input_ids: Any = None) -> None:
-        hidden = drafted_rows(hidden_states, self._block_size)
-        logprobs, ids = rank_tokens(hidden, self._weight, self._slices, self._topk, self._tp)
-        self.logprobs[: hidden.shape[0]].copy_(logprobs)
-        self.token_ids[: hidden.shape[0]].copy_(ids)
+    logits = [torch.matmul(hidden, weight[s.start : s.start + s.rows].T) for s in slices]
+    if tp is None and len(slices) == 1:
+        return ops.rank_tokens(logits[0], topk, slices[0].first_id)  # type: ignore[no-any-return]
+    own = torch.stack(
+        [ops.rank_shard(part, topk, s.first_id) for part, s in zip(logits, slices, strict=True)]
+    )
+    if tp is None:
+        return ops.merge_shards(own, topk)  # type: ignore[no-any-return]
+    # One gather: on PCIe a small one costs tens of microseconds, whatever it carries.
+    gathered = own.new_empty((int(tp.world_size) * len(slices), *own.shape[1:]))
+    tp.all_gather_into_tensor(gathered, own)
+    return ops.merge_shards(gathered, topk)  # type: ignore[no-any-return]
 
 
 def drafted_rows(hidden_states: torch.Tensor, block_size: int) -> torch.Tensor:
-    """[batch * (block_size - 1), hidden size] of a block's [batch * block_size, hidden size]."""
+    """[batch * (block_size - 1), hidden size] of a block's [batch * block_size, hidden size]:
+    column 0 of a block is the bonus token, which is committed and not drafted."""
     width = hidden_states.shape[-1]
     return hidden_states.view(-1, block_size, width)[:, 1:].reshape(-1, width)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ddtree_overlay import ops
 from ddtree_overlay.sglang.rounds import DraftTree
 from ddtree_overlay.tree.walk import Walk
 
@@ -44,28 +45,11 @@ class TreeStats:
 
     def add(self, tree: DraftTree, walk: Walk) -> None:
         """Count one round."""
-        trees = torch.full_like(walk.accepted.sum(), tree.counts.shape[0])
-        self._sums += torch.stack(
-            [
-                trees,
-                tree.counts.sum(),
-                walk.accepted.sum(),
-                off_spine(tree, walk).sum(),
-                (~tree.exact).sum(),
-                (tree.counts == 0).sum(),
-            ]
+        ops.count_round(
+            *(tree.parents, tree.first_child, tree.counts, tree.exact),
+            *(walk.path, walk.accepted, self._sums),
         )
 
     def read(self) -> TreeCounts:
         """The sums so far. Waits for the device."""
         return TreeCounts(*self._sums.tolist())
-
-
-def off_spine(tree: DraftTree, walk: Walk) -> torch.Tensor:
-    """Accepted nodes that are not on the path of first children, int64 [batch]."""
-    parents = tree.parents.gather(1, walk.path)
-    best = tree.first_child.gather(1, parents.clamp(min=0)) == walk.path
-    steps = torch.arange(walk.path.shape[1], device=walk.path.device)
-    drafted = (steps > 0) & (steps <= walk.accepted[:, None])
-    on_spine = torch.where(drafted, best, steps == 0).cumprod(dim=1).sum(dim=1) - 1
-    return walk.accepted - on_spine

@@ -9,8 +9,9 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
+from ddtree_overlay import ops
 from ddtree_overlay.sglang.rounds import DraftTree
-from ddtree_overlay.tree.mask import full_mask, mask_numel
+from ddtree_overlay.tree.mask import mask_numel
 
 
 class VerifyMaskLengthError(RuntimeError):
@@ -76,23 +77,24 @@ class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
 def tree_verify_input(
     tree: DraftTree,
     prefix_lens: torch.Tensor,
-    positions: torch.Tensor,
     prefix_sum: int,
     padding_elements: int,
 ) -> DDTreeVerifyInput:
     """The verify input of a batch of trees.
 
-    prefix_lens: [batch] on the device. positions: int64 [batch, width]. prefix_sum: on the host,
-    the sum of prefix_lens or a bound of it. padding_elements: see `graph_padding`.
+    prefix_lens: [batch] on the device. prefix_sum: on the host, the sum of prefix_lens or a bound
+    of it. padding_elements: see `graph_padding`.
     """
     count, width = tree.tokens.shape
+    numel = mask_numel(prefix_sum, count, width) + padding_elements
+    mask = torch.empty(numel, dtype=torch.bool, device=prefix_lens.device)
+    positions = torch.empty_like(tree.depths)
+    ops.place_tree(tree.ancestors, tree.depths, prefix_lens, mask, positions)
     return DDTreeVerifyInput(
         draft_token=tree.tokens.reshape(-1),
         positions=positions.reshape(-1),
         draft_token_num=width,
-        custom_mask=full_mask(
-            tree.ancestors, prefix_lens, mask_numel(prefix_sum, count, width) + padding_elements
-        ),
+        custom_mask=mask,
         capture_hidden_mode=CaptureHiddenMode.FULL,
         batch=count,
         padding_elements=padding_elements,

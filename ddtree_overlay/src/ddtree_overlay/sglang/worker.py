@@ -3,6 +3,8 @@
 Everything up to the drafter's hidden states is upstream's `DFlashWorkerV2` (prefill, draft runner,
 draft KV, CUDA graphs, overlap scheduling). What differs is here: candidates instead of one token
 per position, a tree instead of a chain, and the accepted path instead of a prefix of the block.
+A round waits for the device nowhere: candidates, tree, mask, walk and KV move are `ddtree::` ops
+on its stream.
 
 Widths: `block_size` is the drafter's; `width` = budget + 1 is what the target verifies;
 `columns` = min(block_size, width) is the most that a round can commit.
@@ -23,10 +25,12 @@ from sglang.srt.runtime_context import get_exec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2, DraftedBlock
 from sglang.srt.speculative.spec_utils import GrammarTree
 
+from ddtree_overlay import ops
 from ddtree_overlay.sglang.acceptance import constrain, walk_tree
+from ddtree_overlay.sglang.kv_moves import compact_kv, kv_rows
 from ddtree_overlay.sglang.metrics import TreeMetrics
-from ddtree_overlay.sglang.ranking import GraphRanker, drafted_rows, head_slices, rank_tokens
-from ddtree_overlay.sglang.rounds import DraftTree, build_draft_tree, committed_rows
+from ddtree_overlay.sglang.ranking import drafted_rows, head_slices, rank_tokens
+from ddtree_overlay.sglang.rounds import DraftTree, GraphTreeBuilder, build_draft_tree
 from ddtree_overlay.sglang.stats import TreeStats
 from ddtree_overlay.sglang.verify import graph_padding, host_prefix_sum, tree_verify_input
 from ddtree_overlay.tree.walk import Walk
@@ -54,31 +58,40 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self._head_slices = head_slices(
             getattr(target.model, "lm_head", None), tp.world_size, target.model_config.hidden_size
         )
+        # Before any graph is captured, in which nothing can be loaded.
+        ops.load_kernels(self.device)
         self._stats = TreeStats(self.device)
         self._metrics = TreeMetrics(self._stats, self.budget)
         if self.ps.tp_rank == 0:
             logger.info(
                 "DDTREE worker ready: budget=%d (verify width %d), top-k=%d, block size=%d, "
-                "at most %d tokens a round.",
+                "at most %d tokens a round, %s.",
                 *(self.budget, self.width, self._topk, int(self.block_size), self.columns),
+                ops.describe(self.device),
             )
 
     @staticmethod
     def _configured_block_size(server_args: Any) -> int | None:
         return server_args.speculative_dflash_block_size  # type: ignore[no-any-return]
 
+    def init_attention_backends(self) -> None:
+        """As upstream; refuses a KV pool whose rows cannot be moved before it holds any."""
+        super().init_attention_backends()
+        kv_rows(self.target_worker.model_runner.token_to_kv_pool)
+
     def _validate_phase1_sampling_support(self, batch: Any) -> None:
         """Nothing to warn of: the tree is walked with the target's own sampler on every device."""
 
-    def _maybe_build_draft_sampler(self) -> GraphRanker | None:
+    def _maybe_build_draft_sampler(self) -> GraphTreeBuilder | None:
         """Upstream's hook for what runs in the draft CUDA graph after the drafter."""
         if envs.SGLANG_DFLASH_EAGER_DRAFT_SAMPLER.get():
             return None
-        return GraphRanker(
+        return GraphTreeBuilder(
             weight=self.target_worker.model_runner.model.lm_head.weight,
             slices=self._head_slices,
             block_size=int(self.block_size),
             topk=self._topk,
+            budget=self.budget,
             max_batch=max(get_exec().graph.cuda_graph_config.decode.bs),
             tp=self._tp,
         )
@@ -89,7 +102,7 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         """One round of a non-empty decode batch."""
         prefix_lens = batch.seq_lens
         drafted = self._draft_block(batch, draft_input)
-        tree = build_draft_tree(*self._rank(drafted), self.budget, drafted.block_ids[:, 0])
+        tree = self._draft_tree(drafted)
         # Its copy to the host must start ahead of the verify launch, which it overlaps.
         grammar_tree = (
             GrammarTree.from_device(tree.first_child, tree.next_sibling, tree.tokens)
@@ -97,14 +110,13 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             else None
         )
 
-        positions = prefix_lens[:, None] + tree.depths
         cache_locs = self._verify_cache_locs(batch)
-        logits_output, can_run_cuda_graph = self._verify(
-            batch, draft_input, tree, positions, cache_locs
+        logits_output, positions, can_run_cuda_graph = self._verify(
+            batch, draft_input, tree, cache_locs
         )
         logits = logits_output.next_token_logits.view(len(prefix_lens), self.width, -1)
         constrain(logits, batch, grammar_tree, grammar_barrier)
-        walk = self._walk(logits, tree, batch, prefix_lens)
+        walk = self._walk(logits, tree, batch, positions)
 
         commit_lens = (walk.accepted + 1).to(torch.int32)
         # Overlap scheduling starts one more round of a request that has just reached its end, and
@@ -142,13 +154,11 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         """Called by the scheduler once per decode log interval: see TreeMetrics.report."""
         return self._metrics.report(collector)
 
-    def _rank(self, drafted: DraftedBlock) -> tuple[torch.Tensor, torch.Tensor]:
-        """Candidates [batch, block_size - 1, topk] of a drafted block: log-probabilities, ids."""
-        shape = (drafted.block_ids.shape[0], int(self.block_size) - 1, self._topk)
-        rows = shape[0] * shape[1]
+    def _draft_tree(self, drafted: DraftedBlock) -> DraftTree:
+        """The tree of each request of a drafted block."""
+        count = drafted.block_ids.shape[0]
         if self._draft_sampler is not None and drafted.draft_out.can_run_graph:
-            ranker = self._draft_sampler
-            return ranker.logprobs[:rows].view(shape), ranker.token_ids[:rows].view(shape)
+            return self._draft_sampler.tree(count)  # type: ignore[no-any-return]
         hidden = drafted.draft_out.logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE: the draft model returned no hidden states.")
@@ -159,7 +169,10 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             self._topk,
             self._tp,
         )
-        return logprobs.view(shape), ids.view(shape)
+        shape = (count, int(self.block_size) - 1, self._topk)
+        return build_draft_tree(
+            logprobs.view(shape), ids.view(shape), self.budget, drafted.block_ids[:, 0]
+        )
 
     def _verify_cache_locs(self, batch: Any) -> torch.Tensor:
         """KV slots of the tree's nodes, int64 [batch, width], in node order behind the prefix."""
@@ -180,10 +193,10 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         batch: Any,
         draft_input: Any,
         tree: DraftTree,
-        positions: torch.Tensor,
         cache_locs: torch.Tensor,
-    ) -> tuple[LogitsProcessorOutput, bool]:
-        """The target's logits [batch * width, vocabulary] and tapped hidden states of all nodes."""
+    ) -> tuple[LogitsProcessorOutput, torch.Tensor, bool]:
+        """The target's logits [batch * width, vocabulary] and tapped hidden states of all nodes,
+        and the positions [batch, width] that it saw them at."""
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
         batch.seq_lens_sum = host_prefix_sum(batch, draft_input, self._context_len)
         if lens_cpu is not None:
@@ -195,10 +208,10 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         verify_input = tree_verify_input(
             tree,
             batch.seq_lens,
-            positions,
             batch.seq_lens_sum,
             graph_padding(runner, len(batch.seq_lens), self.width),
         )
+        positions = verify_input.positions.view(cache_locs.shape)
         forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
         batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
         out = self.target_worker.forward_batch_generation(
@@ -206,15 +219,15 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         )
         if out.logits_output.hidden_states is None:
             raise RuntimeError("DDTREE: the target returned no hidden states for the drafter.")
-        return out.logits_output, out.can_run_cuda_graph
+        return out.logits_output, positions, out.can_run_cuda_graph
 
     def _walk(
-        self, logits: torch.Tensor, tree: DraftTree, batch: Any, prefix_lens: torch.Tensor
+        self, logits: torch.Tensor, tree: DraftTree, batch: Any, positions: torch.Tensor
     ) -> Walk:
         """The accepted path. The CPU proof path's observer stands here (cpu_proof/observer.py)."""
         sampler = self.target_worker.model_runner.sampler
         return walk_tree(
-            logits, tree, prefix_lens, batch.sampling_info, sampler, self.columns, self._tp
+            logits, tree, positions, batch.sampling_info, sampler, self.columns, self._tp
         )
 
     def _commit(
@@ -226,18 +239,14 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         commit_lens: torch.Tensor,
     ) -> None:
         """Accepted KV to the front of the window, the drafter's KV in path order."""
-        front = cache_locs[:, : self.columns].contiguous()
-        # By step, each contiguous: upstream's kernel reads them with stride 1.
-        targets, sources = front.T.contiguous(), cache_locs.gather(1, walk.path).T.contiguous()
+        # This round's slots and not those of req_to_token, whose row may by now belong to another
+        # request.
         pool = self.target_worker.model_runner.token_to_kv_pool
-        # Targets come from this round's slots and not from req_to_token, whose row may by now
-        # belong to another request. One call a step: within one call a source may not be another's
-        # target, because upstream's copy kernel does not load everything before it stores.
-        for step in range(1, self.columns):
-            pool.move_kv_cache(targets[step], sources[step])
+        compact_kv(pool, cache_locs, walk.path, walk.accepted)
+        front = cache_locs[:, : self.columns].contiguous()
         steps = torch.arange(self.columns, device=front.device)
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=committed_rows(hidden_states, walk.path, self.width),
+            target_hidden=ops.gather_path(hidden_states, walk.path),
             cache_loc=front.reshape(-1),
             cache_loc_2d=front,
             positions=(prefix_lens[:, None] + steps).reshape(-1),

@@ -39,6 +39,16 @@ def _remove(path: str) -> Callable[[Tree], object]:
     return act
 
 
+def _remove_all(pattern: str) -> Callable[[Tree], object]:
+    def act(tree: Tree) -> None:
+        paths = list(tree.root.glob(pattern))
+        assert paths
+        for path in paths:
+            path.unlink()
+
+    return act
+
+
 def _write(path: str, content: str | bytes) -> Callable[[Tree], object]:
     return lambda tree: tree.write(path, content)
 
@@ -201,6 +211,38 @@ CORPUS = [
         "PTX of another NVRTC",
         _write(f"{KERNELS}/build_tree.compute_120.ptx", ptx(release="13.3.10")),
         "13.3.10",
+    ),
+    Broken("KRN003", "no description", _remove(f"{KERNELS}/kernels.json"), "cannot be read"),
+    Broken("KRN003", "an empty one", _write(f"{KERNELS}/kernels.json", "[]"), "cannot be read"),
+    Broken(
+        "KRN003",
+        "one of schema 1",
+        _write(f"{KERNELS}/kernels.json", '{"files": [{"file": "x", "sha256": "", "entry": "x"}]}'),
+        "cannot be read: KeyError('entries')",
+    ),
+    Broken(
+        "KRN003",
+        "a kernel that is gone in all architectures",
+        _remove_all(f"{KERNELS}/walk_tree.*"),
+        "lists walk_tree.sm_120.cubin, which is not there",
+    ),
+    Broken(
+        "KRN003",
+        "a kernel that is not described",
+        _write(f"{KERNELS}/other.sm_120.cubin", cubin("sm_120")),
+        "does not list other.sm_120.cubin",
+    ),
+    Broken(
+        "KRN003",
+        "another file than described",
+        _write(f"{KERNELS}/walk_tree.sm_120.cubin", cubin("sm_120") + b"\0"),
+        "another sha256 for walk_tree.sm_120.cubin",
+    ),
+    Broken(
+        "KRN003",
+        "spills",
+        _replace(f"{KERNELS}/kernels.json", '"spill_loads": 0', '"spill_loads": 12'),
+        "ddtree_walk_tree in walk_tree.sm_90.cubin uses local memory",
     ),
     Broken("MIX001", "a suffix", lambda t: t.install("nvidia-nccl-cu12", "2.28.9"), "CUDA 12"),
     Broken("MIX001", "cuda12x", lambda t: t.install("cupy-cuda12x", "14.0"), "CUDA 12"),

@@ -51,9 +51,11 @@ def create_observed_worker(original: Any, algorithm: Any, server_args: Any) -> A
     record = NodeRecord(Path(os.environ[NODES]))
 
     class Observed(worker):  # type: ignore[misc, valid-type, unused-ignore]
-        def _walk(self, logits: Any, tree: Any, batch: Any, prefix_lens: Any) -> Any:
-            walk = super()._walk(logits, tree, batch, prefix_lens)
-            record.add(logits, tree, batch, prefix_lens, walk)
+        def _walk(self, logits: Any, tree: Any, batch: Any, positions: Any) -> Any:
+            # A sampled walk overwrites the logits.
+            before = logits.clone()
+            walk = super()._walk(logits, tree, batch, positions)
+            record.add(before, tree, batch, positions, walk)
             return walk
 
     return Observed
@@ -65,8 +67,9 @@ class NodeRecord:
     def __init__(self, path: Path, limit: int = LIMIT_TREES) -> None:
         self._path, self._left = path, limit
 
-    def add(self, logits: Any, tree: Any, batch: Any, prefix_lens: Any, walk: Any) -> None:
-        """Record one round. Arguments as DDTreeWorker._walk takes and returns them.
+    def add(self, logits: Any, tree: Any, batch: Any, positions: Any, walk: Any) -> None:
+        """Record one round. Arguments as DDTreeWorker._walk takes and returns them, the logits as
+        they were before it.
 
         Raises RuntimeError if a request's tokens are not those that the round verified from, which
         overlap scheduling makes so: the scheduler then knows of a round's tokens too late.
@@ -74,7 +77,8 @@ class NodeRecord:
         info = batch.sampling_info
         if batch.has_grammar or (info is not None and info.logit_bias is not None):
             return
-        prefixes, accepted = prefix_lens.tolist(), walk.accepted.tolist()
+        # A root stands right behind its prefix.
+        prefixes, accepted = positions[:, 0].tolist(), walk.accepted.tolist()
         with self._path.open("a", encoding="utf-8") as file:
             for row, (request, prefix) in enumerate(zip(batch.reqs, prefixes, strict=True)):
                 if self._left == 0:

@@ -22,6 +22,7 @@ from builder.pins import Target, all_targets
 from builder.project import default_project
 
 HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
 IN_CI = os.environ.get("CI") == "true"
 IMAGE_PYTHON = (3, 11)
 PYTEST_DISTRIBUTIONS = (
@@ -150,11 +151,9 @@ def container(
         environment=bytecode["environment"],
         volumes={
             str(HERE.parent): {"bind": "/tests", "mode": "ro"},
-            # What tests/overlay compiles against the image's own torch.
-            str(HERE.parents[1] / "ddtree_overlay/csrc"): {
-                "bind": "/ddtree_overlay/csrc",
-                "mode": "ro",
-            },
+            # What tests/overlay compiles against the image's own torch, and what measures its ops.
+            str(REPOSITORY / "ddtree_overlay"): {"bind": "/ddtree_overlay", "mode": "ro"},
+            str(REPOSITORY / "benchmarks"): {"bind": "/benchmarks", "mode": "ro"},
             str(mounted_pytest): {"bind": "/pytest", "mode": "ro"},
             **bytecode["volumes"],
         },

@@ -135,6 +135,18 @@ def test_overlay_tests_pass_inside_the_image(run_in: Callable[..., Ran]) -> None
     assert "skipped" not in ran.stdout
 
 
+def test_the_benchmarks_run_inside_the_image(run_in: Callable[..., Ran]) -> None:
+    """Those parts of tests/benchmarks that need the ops skip on the host."""
+    ran = run_in(
+        *("python", "-m", "pytest", "-p", "no:cacheprovider", "-q"),
+        *("-c", "/dev/null", "--rootdir", "/tests/benchmarks", "/tests/benchmarks/test_kernels.py"),
+        env={"PYTHONPATH": "/pytest:/", "CI": "true"},
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout
+
+
 def test_every_overlay_test_runs_somewhere() -> None:
     """A file that skips on the host and is not named above would run nowhere."""
     guarded = {

@@ -14,7 +14,8 @@ LEVELS = 15  # draft positions of a block of 16
 COLUMNS = LEVELS + 1
 VOCABULARY = 151_936
 TOPK = 64
-LOGIT = 2  # bf16
+DRAFT_LOGIT = 2  # bf16, as the head gives it
+TARGET_LOGIT = 4  # fp32, as SGLang keeps the logits that it verifies
 PREFIX = 8_192  # tokens of a request in the KV cache, which the mask covers
 LAYERS, KV_HEADS, HEAD_SIZE = 36, 8, 128
 HIDDEN, TAPS = 4_096, 5
@@ -53,7 +54,7 @@ def rank_tokens(batch: int) -> Cost:
     """Each logit once: a maximum, a difference, an exponential, a sum."""
     rows = batch * LEVELS
     logits = rows * VOCABULARY
-    return Cost(logits * LOGIT, rows * TOPK * 12, 4 * logits, launches=2)
+    return Cost(logits * DRAFT_LOGIT, rows * TOPK * 12, 4 * logits, launches=2)
 
 
 def build_tree(batch: int, budget: int) -> Cost:
@@ -77,14 +78,14 @@ def walk_all_rows(batch: int, budget: int) -> Cost:
     """The argmax of every node, then the walk over integers."""
     width = budget + 1
     logits = batch * width * VOCABULARY
-    read = logits * LOGIT + batch * width * 24
+    read = logits * TARGET_LOGIT + batch * width * 24
     return Cost(read, _walked(batch), logits, launches=2, serial=_row_seconds())
 
 
 def walk_visited_rows(batch: int, budget: int) -> Cost:
     """Only the rows on the path, one after another."""
     logits = batch * (ACCEPTED + 1) * VOCABULARY
-    read = logits * LOGIT + batch * (budget + 1) * 16
+    read = logits * TARGET_LOGIT + batch * (budget + 1) * 16
     serial = (ACCEPTED + 1) * _row_seconds()
     return Cost(read, _walked(batch), logits, launches=1, serial=serial)
 
@@ -106,7 +107,7 @@ def count_round(batch: int, budget: int) -> Cost:
 
 def _row_seconds() -> float:
     """One block reads one row of logits."""
-    return VOCABULARY * LOGIT / BLOCK_MEMORY
+    return VOCABULARY * TARGET_LOGIT / BLOCK_MEMORY
 
 
 def _walked(batch: int) -> int:

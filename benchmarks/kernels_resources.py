@@ -14,10 +14,10 @@ from pathlib import Path
 CSRC = Path(__file__).resolve().parent.parent / "ddtree_overlay" / "csrc"
 SHARED_LIMIT = 99 * 1024  # bytes a block on sm_120
 # Of each entry that takes dynamic shared memory: the header, and the bytes at the largest shape
-# that the appliance configures.
+# that DDTREE lets through: blocks of 64, a top-k of 64, budgets of 1024.
 SHARED = {
-    "ddtree_build_tree": ("tree_core.h", "Workspace::bytes(31, 64, 256)"),
-    "ddtree_walk_tree": ("walk_core.h", "WalkArgs::bytes(257, 32)"),
+    "ddtree_build_tree": ("tree_core.h", "Workspace::bytes(63, 64, 1024)"),
+    "ddtree_walk_tree": ("walk_core.h", "WalkArgs::bytes(1025, 64)"),
     "ddtree_walk_greedy": ("walk_core.h", "kWalkShared"),
     "ddtree_argmax_rows": ("walk_core.h", "kRowShared"),
     "ddtree_rank_shard": ("rank_core.h", "sizeof(RankShared)"),

@@ -68,7 +68,8 @@ class Round:
         self.moved = torch.full((batch,), shape.accepted, device=device)
         self.kv = [normal(batch * width, *row) for _ in range(2 * shape.layers)]
         self.hidden = normal(batch * width, shape.features)
-        self.target_logits = normal(batch * width, shape.vocabulary).view(batch, width, -1)
+        # SGLang verifies on fp32 logits.
+        self.target_logits = normal(batch * width, shape.vocabulary).float().view(batch, width, -1)
 
         self.rank()
         self.build()

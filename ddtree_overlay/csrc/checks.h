@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "device.h"
+#include "logits.h"
 
 namespace ddtree {
 
@@ -46,6 +46,20 @@ inline void check_contiguous(const char* op, Named argument) {
   TORCH_CHECK(argument.tensor.is_contiguous(), "ddtree::", op, ": ", argument.name,
               " must be contiguous, got strides ", argument.tensor.strides(), " for shape ",
               argument.tensor.sizes());
+}
+
+inline LogitType check_logit_type(const char* op, Named argument) {
+  switch (argument.tensor.scalar_type()) {
+    case at::kBFloat16:
+      return kBf16;
+    case at::kHalf:
+      return kFp16;
+    case at::kFloat:
+      return kFp32;
+    default:
+      TORCH_CHECK(false, "ddtree::", op, ": ", argument.name,
+                  " must be BFloat16, Half or Float, got ", argument.tensor.scalar_type());
+  }
 }
 
 // All on the device of the first, which must be a CPU or a CUDA device.

@@ -120,7 +120,8 @@ DDTREE_FN void compact_vectors(const CompactArgs& args, const MovedBuffer& buffe
   const i64* slots = args.slots + request * args.slots_stride[0];
   const i64* path = args.path + request * args.path_stride[0];
   const i64 given = args.accepted[request * args.accepted_stride];
-  const int accepted = static_cast<int>(given < args.columns ? given : args.columns - 1);
+  const int accepted =
+      given < 0 ? 0 : static_cast<int>(given < args.columns ? given : args.columns - 1);
   const int vectors = buffer.row_bytes / static_cast<int>(sizeof(Vector));
   for (int at = first; at < vectors; at += args.tiles * args.threads) {
     unsigned char* column = buffer.rows + static_cast<i64>(at) * static_cast<i64>(sizeof(Vector));

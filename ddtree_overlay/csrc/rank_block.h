@@ -13,40 +13,9 @@ constexpr int kWarpLanes = 32;
 
 __device__ __forceinline__ int thread_index() { return static_cast<int>(threadIdx.x); }
 
-struct Bf16 {
-  static constexpr int kLanes = 8;
-  static constexpr u32 kAbsent = 0xff80ff80u;  // -inf in every element of a word
-  typedef unsigned short Bits;
-  DDTREE_FN static float value(u32 word, int half) {
-    return half == 0 ? float_of(word << 16) : float_of(word & 0xffff0000u);
-  }
-};
-
-struct Fp16 {
-  static constexpr int kLanes = 8;
-  static constexpr u32 kAbsent = 0xfc00fc00u;
-  typedef unsigned short Bits;
-  DDTREE_FN static float value(u32 word, int half) {
-    return fp16_value(half == 0 ? word & 0xffffu : word >> 16);
-  }
-};
-
-struct Fp32 {
-  static constexpr int kLanes = 4;
-  static constexpr u32 kAbsent = 0xff800000u;
-  typedef u32 Bits;
-  DDTREE_FN static float value(u32 word, int) { return float_of(word); }
-};
-
-template <class Type>
-DDTREE_FN float element(const Vector& vector, int lane) {
-  constexpr int kPerWord = Type::kLanes / 4;
-  return Type::value(vector.words[lane / kPerWord], lane % kPerWord);
-}
-
 // Puts the best k of `keys`, in order, into best[0, k), and 0 where there are fewer. Keys are
-// unique but for 0, of which there may be many: all rank behind the last that is not 0. All threads
-// call it; its first barrier also orders what they wrote before.
+// unique but for 0, which is none. All threads call it; its first barrier also orders what they
+// wrote before.
 DDTREE_FN void sort_best(const u64* keys, int count, int k, u64* best) {
   if (thread_index() < k) best[thread_index()] = 0;
   __syncthreads();
@@ -54,7 +23,7 @@ DDTREE_FN void sort_best(const u64* keys, int count, int k, u64* best) {
     const u64 key = keys[i];
     int rank = 0;
     for (int j = 0; j < count; ++j) rank += keys[j] > key ? 1 : 0;
-    if (rank < k) best[rank] = key;
+    if (key != 0 && rank < k) best[rank] = key;
   }
   __syncthreads();
 }
@@ -88,9 +57,10 @@ DDTREE_FN void raise_floor(RankShared& shared, float max, int k) {
   __syncthreads();
 }
 
-// Cuts the buffer to its best k, sorted in shared.best and in shared.keys, and raises the floor.
-DDTREE_FN void cut_buffer(RankShared& shared, float max, int k) {
-  raise_floor(shared, max, k);
+// Cuts the buffer to its best k, sorted in shared.best and in shared.keys, and raises the floor:
+// not by the maxima if `fresh`, that is, if it is theirs already. A barrier comes before.
+DDTREE_FN void cut_buffer(RankShared& shared, float max, int k, bool fresh) {
+  if (!fresh) raise_floor(shared, max, k);
   // Most keys are below the new floor: fewer are left to compare.
   const int thread = thread_index();
   const u64 floor = floor_of(shared);

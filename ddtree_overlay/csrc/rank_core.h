@@ -12,26 +12,19 @@
 // descending order, word k the normaliser.
 #pragma once
 
-#include "device.h"
+#include "logits.h"
 
 namespace ddtree {
 
 constexpr int kMaxRanks = 64;
 constexpr int kMaxShards = 64;
-constexpr int kMaxVocabulary = 262144;  // per shard
 constexpr i64 kMaxTokens = 0x80000000L;   // ids are below 2^31
 
 constexpr int kRankThreads = 256;
-constexpr int kVectorBytes = 16;
 constexpr int kVectorsInFlight = 4;  // loads of a thread before it uses any
 constexpr int kCandidates = 512;     // buffer of a block
 constexpr int kSegmentElements = 8192;
-constexpr int kBlocksPerMultiprocessor = 8;  // more than run at once: the last ones end together
-
-// In the order of RankArgs::type.
-enum LogitType { kBf16 = 0, kFp16 = 1, kFp32 = 2 };
-
-DDTREE_FN constexpr int element_bytes(int type) { return type == kFp32 ? 4 : 2; }
+constexpr int kBlocksPerMultiprocessor = 6;  // at once, with 40 registers a thread
 
 // One block ranks one segment of one row: grid (rows, segments). Strides count elements.
 struct RankArgs {
@@ -61,11 +54,6 @@ struct MergeArgs {
   int list_ranks;
   int rows;
   int k;
-};
-
-// 16 bytes of logits as they lie in memory.
-struct alignas(kVectorBytes) Vector {
-  u32 words[4];
 };
 
 constexpr int kWarps = kRankThreads / 32;
@@ -104,14 +92,15 @@ struct Segments {
   int count;
   int vectors;  // of each, the last may have fewer
 
-  // Enough blocks to fill the device, but no segment so short that ranking it costs more than
-  // reading it.
+  // As many blocks as run at once and no more, which would be a second wave; no segment so short
+  // that ranking it costs more than reading it.
   DDTREE_FN static constexpr Segments of(i64 rows, i64 vocabulary, int type, int multiprocessors) {
     const i64 lanes = kVectorBytes / element_bytes(type);
     const i64 total = (vocabulary + 2 * (lanes - 1)) / lanes;
     const i64 least = kSegmentElements / lanes;
     const i64 blocks = static_cast<i64>(multiprocessors) * kBlocksPerMultiprocessor;
-    i64 count = rows < 1 ? 1 : (blocks + rows - 1) / rows;
+    i64 count = rows < 1 ? 1 : blocks / rows;
+    if (count < 1) count = 1;
     if (count > kMaxShards) count = kMaxShards;
     // Multiples of the block, so that its threads have equally many.
     i64 vectors = (total + count - 1) / count;

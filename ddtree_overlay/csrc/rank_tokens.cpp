@@ -24,23 +24,9 @@ namespace {
 
 constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 
-int check_type(const char* op, const at::Tensor& logits) {
-  switch (logits.scalar_type()) {
-    case at::kBFloat16:
-      return kBf16;
-    case at::kHalf:
-      return kFp16;
-    case at::kFloat:
-      return kFp32;
-    default:
-      TORCH_CHECK(false, "ddtree::", op, ": logits must be BFloat16, Half or Float, got ",
-                  logits.scalar_type());
-  }
-}
-
 RankArgs check_logits(const char* op, const at::Tensor& logits, i64 k, i64 id_offset) {
   RankArgs args{};
-  args.type = check_type(op, logits);
+  args.type = check_logit_type(op, {"logits", logits});
   check_dim(op, {"logits", logits}, 2, "[rows, vocabulary]");
   check_device(op, {{"logits", logits}});
   check_range(op, "rows (dimension 0 of logits)", logits.size(0), 0, kMaxInt);

@@ -150,10 +150,12 @@ DDTREE_FN void rank_segment(const RankArgs& args, RankShared& shared) {
     shared.floor_value = 0;
     shared.count = 0;
   }
-  // The first barrier of raise_floor() comes before any use.
+  // The first barrier of raise_floor() comes before any use: in the first round, or in the cut of a
+  // segment that has none.
 
   Normaliser seen = Normaliser::none();
   int round = 0;
+  bool fresh = false;  // the floor is that of all maxima so far
   for (int at = begin; at < end; at += kVectorsInFlight * kRankThreads, ++round) {
     const int mine = (end - at - thread + kRankThreads - 1) / kRankThreads;
     const int active = mine < kVectorsInFlight ? mine : kVectorsInFlight;
@@ -163,17 +165,18 @@ DDTREE_FN void rank_segment(const RankArgs& args, RankShared& shared) {
       const int own = u * kRankThreads + thread;
       shared.peaks[own] = add_vector<Type>(shared.vectors[own], seen);
     }
-    if ((round & (round + 1)) == 0) raise_floor(shared, seen.max, args.k);
+    fresh = (round & (round + 1)) == 0;
+    if (fresh) raise_floor(shared, seen.max, args.k);
 
     const u32 first_id = static_cast<u32>(args.id_offset) +
                          static_cast<u32>((at + thread) * Type::kLanes - row.lead);
     u32 waiting = offer<Type>(shared, active, 0xffffffffu, first_id);
     while (__syncthreads_or(waiting != 0 ? 1 : 0) != 0) {
-      cut_buffer(shared, seen.max, args.k);
+      cut_buffer(shared, seen.max, args.k, fresh);
       waiting = offer<Type>(shared, active, waiting, first_id);
     }
   }
-  cut_buffer(shared, seen.max, args.k);
+  cut_buffer(shared, seen.max, args.k, fresh);
 
   seen = join_warp(seen);
   if (thread % kWarpLanes == 0) shared.normalisers[thread / kWarpLanes] = seen.word();

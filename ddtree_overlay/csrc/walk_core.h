@@ -2,13 +2,11 @@
 // and kernels share. What a walk is: ddtree_overlay/tree/walk.py.
 #pragma once
 
-#include "device.h"
+#include "logits.h"
 
 namespace ddtree {
 
 constexpr int kMaxWalkWidth = 1025;  // nodes of the largest tree, the root included
-constexpr int kMaxVocab = 262144;
-constexpr int kVectorSize = 16;      // bytes of one load
 constexpr int kLoadsInFlight = 4;    // of one thread
 constexpr int kStepThreads = 256;    // of a block that walks by given ids
 constexpr int kRowThreads = 512;     // of a block that takes the argmax of one row
@@ -80,23 +78,6 @@ struct CountArgs {
   int columns;
 };
 
-struct Bf16 {
-  typedef unsigned short Bits;
-  DDTREE_FN static float value(Bits bits) { return bf16_value(bits); }
-};
-
-struct Fp16 {
-  typedef unsigned short Bits;
-  DDTREE_FN static float value(Bits bits) { return fp16_value(bits); }
-};
-
-struct Fp32 {
-  typedef u32 Bits;
-  DDTREE_FN static float value(Bits bits) { return float_of(bits); }
-};
-
-enum LogitsType { kLogitsBf16, kLogitsFp16, kLogitsFp32 };
-
 // The largest value of those offered in ascending order of their indices, and the first index that
 // has it. A NaN is larger than all others, as in torch.argmax.
 struct Largest {
@@ -128,13 +109,13 @@ struct Largest {
 // Whether to take the argmax of all rows before the walk instead of only those that it visits.
 //
 // By visited rows, a block a request reads one row after another, at what one multiprocessor takes
-// in: some 45 bytes a clock (six instructions an element of two bytes). All rows at once go at the
-// memory's bandwidth, which gives each of M multiprocessors a share: 20 bytes a clock on an H200
-// (4.8 TB/s, 132, 1.8 GHz), 4 on an RTX PRO 6000 (1.79 TB/s, 188, 2.4 GHz). For R rows, and v
-// visited by each walk, R / (M share) and v / 45 are equal at R = M v share / 45. With v = 8 (7
-// accepted tokens) that is 3.6 M on an H200 and 0.7 M on an RTX PRO 6000. M is near the latter, for
-// which this is built: there it costs at most a few microseconds too much, and on neither is a
-// batch of one (65 rows for 64 nodes) read row by row.
+// in: some 64 bytes a clock of fp32 logits, 45 of bf16 (six instructions an element). All rows at
+// once go at the memory's bandwidth, which gives each of M multiprocessors a share: 20 bytes a
+// clock on an H200 (4.8 TB/s, 132, 1.8 GHz), 4 on an RTX PRO 6000 (1.79 TB/s, 188, 2.4 GHz). For R
+// rows, and v visited by each walk, R / (M share) and v / 64 are equal at R = M v share / 64. With
+// v = 8 (7 accepted tokens) that is 2.5 M on an H200 and 0.5 M on an RTX PRO 6000. M lies between:
+// it costs at most a few microseconds too much on either, and on neither is a batch of one (65 rows
+// for 64 nodes) read row by row.
 DDTREE_FN constexpr bool walks_eagerly(i64 batch, i64 width, i64 multiprocessors) {
   return batch * width <= multiprocessors;
 }

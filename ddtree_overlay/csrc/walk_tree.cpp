@@ -31,30 +31,17 @@ void check_tree(const char* op, Named tokens, Named parents, i64 columns) {
   check_range(op, "columns", columns, 1, tokens.tensor.size(1));
 }
 
-LogitsType logits_type(const at::Tensor& logits) {
-  switch (logits.scalar_type()) {
-    case at::kBFloat16:
-      return kLogitsBf16;
-    case at::kHalf:
-      return kLogitsFp16;
-    case at::kFloat:
-      return kLogitsFp32;
-    default:
-      TORCH_CHECK(false, "ddtree::walk_greedy: logits must be BFloat16, Half or Float, got ",
-                  logits.scalar_type());
-  }
-}
-
-void check_logits(const at::Tensor& logits, const at::Tensor& tokens) {
+LogitType check_logits(const at::Tensor& logits, const at::Tensor& tokens) {
   const Named named{"logits", logits};
-  logits_type(logits);
+  const LogitType type = check_logit_type(kGreedy, named);
   check_dim(kGreedy, named, 3, "[batch, width, vocabulary]");
   check_device(kGreedy, {{"tokens", tokens}, named});
-  check_range(kGreedy, "vocabulary (dimension 2 of logits)", logits.size(2), 1, kMaxVocab);
+  check_range(kGreedy, "vocabulary (dimension 2 of logits)", logits.size(2), 1, kMaxVocabulary);
   check_sizes(kGreedy, named, {tokens.size(0), tokens.size(1), logits.size(2)});
   TORCH_CHECK(logits.size(2) == 1 || logits.stride(2) == 1,
               "ddtree::walk_greedy: logits must be contiguous in the vocabulary (stride 1), got ",
               "strides ", logits.strides());
+  return type;
 }
 
 void check_parents(const char* op, const Integers& parents, int batch, int width) {
@@ -72,16 +59,16 @@ i64 argmax(const Logits& logits, int request, int node) {
   const auto* row = static_cast<const typename Type::Bits*>(logits.data) +
                     request * logits.request_stride + node * logits.node_stride;
   Largest largest = Largest::none();
-  for (int i = 0; i < logits.vocabulary; ++i) largest.offer(Type::value(row[i]), i);
+  for (int i = 0; i < logits.vocabulary; ++i) largest.offer(Type::value(row[i], 0), i);
   return Largest::index_of(largest.key());
 }
 
 i64 target_at(const WalkArgs& args, int request, int node) {
   if (args.target_ids.data != nullptr) return args.target_ids.at(request, node);
   switch (args.logits.type) {
-    case kLogitsBf16:
+    case kBf16:
       return argmax<Bf16>(args.logits, request, node);
-    case kLogitsFp16:
+    case kFp16:
       return argmax<Fp16>(args.logits, request, node);
     default:
       return argmax<Fp32>(args.logits, request, node);
@@ -172,10 +159,10 @@ WalkResult walk_tree(const at::Tensor& tokens, const at::Tensor& parents,
 WalkResult walk_greedy(const at::Tensor& tokens, const at::Tensor& parents,
                        const at::Tensor& logits, std::int64_t columns) {
   check_tree(kGreedy, {"tokens", tokens}, {"parents", parents}, columns);
-  check_logits(logits, tokens);
+  const LogitType type = check_logits(logits, tokens);
   Walked walked = prepare(tokens, parents, columns);
   WalkArgs& args = walked.args;
-  args.logits = {logits.const_data_ptr(), logits.stride(0), logits.stride(1), logits_type(logits),
+  args.logits = {logits.const_data_ptr(), logits.stride(0), logits.stride(1), type,
                  static_cast<int>(logits.size(2))};
   if (tokens.is_cpu()) {
     walk_on_cpu(kGreedy, args);

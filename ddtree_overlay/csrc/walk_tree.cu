@@ -15,23 +15,18 @@ using ddtree::Largest;
 using ddtree::Logits;
 using ddtree::u32;
 using ddtree::u64;
+using ddtree::Vector;
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ int thread_index() { return static_cast<int>(threadIdx.x); }
 
-struct alignas(16) Vector {
-  u32 words[4];
-};
-
 template <class Type>
 __device__ __forceinline__ void offer_vector(const Vector& vector, int first, Largest& largest) {
-  constexpr int kPerWord = 4 / static_cast<int>(sizeof(typename Type::Bits));
 #pragma unroll
-  for (int i = 0; i < 4 * kPerWord; ++i) {
-    const u32 bits = vector.words[i / kPerWord] >> (i % kPerWord * 16);
-    largest.offer(Type::value(static_cast<typename Type::Bits>(bits)), first + i);
+  for (int i = 0; i < Type::kLanes; ++i) {
+    largest.offer(ddtree::element<Type>(vector, i), first + i);
   }
 }
 
@@ -42,17 +37,17 @@ __device__ __forceinline__ Largest scan_row(const void* data, i64 offset, int vo
                                             int threads) {
   typedef typename Type::Bits Bits;
   constexpr int kElement = static_cast<int>(sizeof(Bits));
-  constexpr int kLanes = ddtree::kVectorSize / kElement;
+  constexpr int kLanes = Type::kLanes;
   const Bits* row = static_cast<const Bits*>(data) + offset;
-  const int misaligned = static_cast<int>(reinterpret_cast<u64>(row) % ddtree::kVectorSize);
-  int head = misaligned == 0 ? 0 : (ddtree::kVectorSize - misaligned) / kElement;
+  const int misaligned = static_cast<int>(reinterpret_cast<u64>(row) % ddtree::kVectorBytes);
+  int head = misaligned == 0 ? 0 : (ddtree::kVectorBytes - misaligned) / kElement;
   if (head > vocabulary) head = vocabulary;
   const int vectors = (vocabulary - head) / kLanes;
   const Vector* body = reinterpret_cast<const Vector*>(row + head);
 
   Largest largest = Largest::none();
   const int thread = thread_index();
-  if (thread < head) largest.offer(Type::value(row[thread]), thread);
+  if (thread < head) largest.offer(Type::value(row[thread], 0), thread);
   int at = thread;
   for (; at + (ddtree::kLoadsInFlight - 1) * threads < vectors;
        at += ddtree::kLoadsInFlight * threads) {
@@ -65,10 +60,11 @@ __device__ __forceinline__ Largest scan_row(const void* data, i64 offset, int vo
     }
   }
   for (; at < vectors; at += threads) {
-    offer_vector<Type>(body[at], head + at * kLanes, largest);
+    const Vector last = body[at];  // whole, and not word by word
+    offer_vector<Type>(last, head + at * kLanes, largest);
   }
   const int tail = head + vectors * kLanes + thread;
-  if (tail < vocabulary) largest.offer(Type::value(row[tail]), tail);
+  if (tail < vocabulary) largest.offer(Type::value(row[tail], 0), tail);
   return largest;
 }
 
@@ -87,9 +83,9 @@ template <int kThreads>
 __device__ __forceinline__ int argmax(const Logits& logits, int request, int node, u64* keys) {
   const i64 offset = request * logits.request_stride + node * logits.node_stride;
   Largest mine = Largest::none();
-  if (logits.type == ddtree::kLogitsBf16) {
+  if (logits.type == ddtree::kBf16) {
     mine = scan_row<ddtree::Bf16>(logits.data, offset, logits.vocabulary, kThreads);
-  } else if (logits.type == ddtree::kLogitsFp16) {
+  } else if (logits.type == ddtree::kFp16) {
     mine = scan_row<ddtree::Fp16>(logits.data, offset, logits.vocabulary, kThreads);
   } else {
     mine = scan_row<ddtree::Fp32>(logits.data, offset, logits.vocabulary, kThreads);

@@ -209,7 +209,7 @@ def test_moves_that_do_not_exist(device: str) -> None:
     bad = {
         "slots": (torch.full_like(slots, 1 << 40), path, accepted),
         "path": (slots, torch.tensor([[0, 1 << 40, -1], [0, 9, 0]]), accepted),
-        "accepted": (slots, path, torch.tensor([-1, -(1 << 40)])),
+        "accepted": (slots, path, torch.tensor([-(1 << 32) + 3, -1])),
     }
     before = buffer.clone()
     for name, given in bad.items():
@@ -253,3 +253,14 @@ def test_bad_arguments_are_refused_alike(device: str) -> None:
     for op, arguments, text in refused:
         with pytest.raises(RuntimeError, match=text):
             op(*arguments)
+
+
+@on_each_device
+def test_every_half_is_read_as_its_value(device: str) -> None:
+    """The conversion on the device is an instruction, elsewhere code: as rows of one token."""
+    halves = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(torch.float16)
+    keys = OPS.rank_shard(halves.view(-1, 1).to(device), 1, 0)[:, 0].cpu()
+    same = OPS.rank_shard(halves.view(-1, 1).float(), 1, 0)[:, 0]
+    assert torch.equal(keys, same)
+    absent = torch.isnan(halves) | (halves == float("-inf"))
+    assert torch.equal(keys == 0, absent)

@@ -87,53 +87,90 @@ def test_greedy_follows_the_argmax_and_asks_no_sampler(info: Any) -> None:
     assert accepted > 20
 
 
-def test_one_call_and_many_draw_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("many", [BATCH, 2, 1])
+def test_one_call_and_many_draw_the_same_for_a_seed(
+    monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
     """A seeded draw depends on the request, the position and the distribution alone, so both orders
     of drawing must emit the same, which is also what plain decoding emits."""
     accepted = 0
     for seed in range(30):
-        monkeypatch.setattr(acceptance, "CALL_ROWS", 10**6)
+        monkeypatch.setattr(acceptance, "requests_at_once", lambda *_: many)
         at_once = SeededSampler()
         one = walk(seed, sampling(greedy=False), at_once)
-        assert at_once.calls == [BATCH * WIDTH]
-        monkeypatch.setattr(acceptance, "CALL_ROWS", 0)
-        stepwise = SeededSampler()
-        many = walk(seed, sampling(greedy=False), stepwise)
-        assert stepwise.calls == [BATCH] * COLUMNS
+        assert at_once.calls == [
+            WIDTH * min(many, BATCH - first) for first in range(0, BATCH, many)
+        ]
+        monkeypatch.setattr(acceptance, "requests_at_once", lambda *_: 0)
+        by_step = SeededSampler()
+        other = walk(seed, sampling(greedy=False), by_step)
+        assert by_step.calls == [BATCH] * COLUMNS
         for field in FIELDS:
-            assert torch.equal(getattr(one, field), getattr(many, field)), field
+            assert torch.equal(getattr(one, field), getattr(other, field)), field
         accepted += int(one.accepted.sum())
     assert accepted > 30
 
 
+class Group:
+    """A tensor-parallel group whose first rank has drawn `token` for every row."""
+
+    def __init__(self, token: int) -> None:
+        self.token, self.rows = token, 0
+
+    def broadcast(self, drawn: Any, src: int) -> None:
+        assert src == 0
+        self.rows += len(drawn)
+        drawn.fill_(self.token)
+
+
+@pytest.mark.parametrize("many", [2, 0])
+def test_every_rank_walks_by_the_first_ranks_draws(
+    monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    monkeypatch.setattr(acceptance, "requests_at_once", lambda *_: many)
+    tree, group = drafted(0), Group(3)
+    found = acceptance.walk_tree(
+        *(target_logits(0), tree, tree.depths, sampling(greedy=False)),
+        *(SeededSampler(), COLUMNS, group),
+    )
+    ids = torch.full((BATCH, WIDTH), 3)
+    expected = walk_greedy(tree.tokens, tree.parents, ids, COLUMNS)
+    assert torch.equal(found.path, expected.path) and found.bonus.tolist() == [3] * BATCH
+    assert group.rows == (BATCH * WIDTH if many else BATCH * COLUMNS)
+
+
 @pytest.mark.parametrize(
-    ("batch", "width", "columns", "at_once"),
+    ("batch", "width", "columns", "vocabulary", "many"),
     [
-        (1, 17, 16, True),
-        (1, 65, 16, True),
-        (32, 65, 16, True),
-        (64, 65, 16, False),
-        (256, 17, 16, True),
-        (8, 257, 16, False),
-        (1, 1, 1, True),
+        # A vocabulary of 152k: 220 rows fit.
+        (1, 17, 16, 152_000, 1),
+        (12, 17, 16, 152_000, 12),
+        (48, 17, 16, 152_000, 12),
+        (1, 65, 16, 152_000, 1),
+        (16, 65, 16, 152_000, 3),
+        (64, 65, 16, 152_000, 0),
+        (1, 257, 16, 152_000, 0),
+        # A small one: all fit, and the rows decide.
+        (32, 65, 16, 512, 32),
+        (64, 65, 16, 512, 0),
+        (8, 257, 16, 512, 0),
+        (1, 1, 1, 512, 1),
     ],
 )
-def test_which_order_costs_less(batch: int, width: int, columns: int, at_once: bool) -> None:
-    assert acceptance.draws_at_once(batch, width, columns) is at_once
-    rows_at_once, rows_stepwise = batch * width, batch * columns
-    cost = (
-        rows_at_once + acceptance.CALL_ROWS,
-        rows_stepwise + columns * acceptance.CALL_ROWS,
-    )
-    assert (cost[0] <= cost[1]) is at_once
+def test_how_many_requests_are_drawn_for_at_once(
+    batch: int, width: int, columns: int, vocabulary: int, many: int
+) -> None:
+    assert acceptance.requests_at_once(batch, width, columns, vocabulary) == many
+    taken = many * width * vocabulary * 4 * acceptance.SAMPLER_COPIES
+    assert taken <= acceptance.SAMPLER_BYTES
 
 
 def test_parameters_are_repeated_request_by_request_and_the_batch_left_alone() -> None:
     info = sampling(greedy=False)
     info.sampling_seed = None
-    many = acceptance.repeated(info, 3)
-    assert many.temperatures.shape == (3 * BATCH, 1)
-    assert many.top_ps.shape == many.top_ks.shape == many.min_ps.shape == (3 * BATCH,)
-    assert torch.equal(many.temperatures.view(BATCH, 3), info.temperatures.expand(-1, 3))
+    many = acceptance.repeated(info, 1, 4, 3)
+    assert many.temperatures.shape == (9, 1)
+    assert many.top_ps.shape == many.top_ks.shape == many.min_ps.shape == (9,)
+    assert torch.equal(many.temperatures.view(3, 3), info.temperatures[1:4].expand(-1, 3))
     assert many.sampling_seed is None
     assert info.temperatures.shape == (BATCH, 1)

@@ -213,11 +213,12 @@ def test_a_kv_pool_smaller_than_one_requests_reserve_is_refused() -> None:
         check_memory(replace(ON_96_GIB, kv_slots=34), 16)
 
 
-def test_a_mask_that_flashinfer_cannot_count_is_refused_and_triton_has_no_such_limit() -> None:
+@pytest.mark.parametrize("backend", ["flashinfer", "triton"])
+def test_a_mask_that_cannot_be_counted_is_refused(backend: str) -> None:
     wide = replace(ON_96_GIB, context=2**20, graph_batch=0, vocab_size=256, device_bytes=None)
+    wide = replace(wide, backend=backend)
     assert memory_use(wide, 64).mask > 2**31
     assert not fits(wide, 64)
-    with pytest.raises(ValueError, match=r"speculative-ddtree-budget \(got 64\).*flashinfer"):
+    with pytest.raises(ValueError, match=rf"ddtree-budget \(got 64\).*and {backend} counts"):
         check_memory(wide, 64)
     assert memory_use(wide, largest_budget(wide)).mask < 2**31
-    assert fits(replace(wide, backend="triton"), 64)

@@ -59,6 +59,7 @@ def own(**changes: Any) -> dict[str, Any]:
         (drafter(hidden_size=128), "hidden_size 128"),
         (drafter(vocab_size=512), "vocab_size 512"),
         (drafter(block_size=1), "block_size 1"),
+        (drafter(block_size=65), "block_size 65, above the 64"),
     ],
 )
 def test_a_drafter_that_does_not_fit_is_refused(

@@ -192,7 +192,7 @@ def test_empty_inputs() -> None:
 
 def test_the_largest_ids() -> None:
     check(random_logits(2, 64, torch.float32), 64, id_offset=(1 << 31) - 64)
-    check(torch.zeros(1, 262144, dtype=torch.bfloat16), 3)
+    check(torch.zeros(1, 1048576, dtype=torch.bfloat16), 3)
 
 
 BAD_LOGITS: dict[str, tuple[Any, int, int, str]] = {
@@ -203,8 +203,8 @@ BAD_LOGITS: dict[str, tuple[Any, int, int, str]] = {
     "k of 0": (torch.zeros(2, 3), 0, 0, "k must be 1..64, got 0"),
     "k of 65": (torch.zeros(2, 3), 65, 0, "k must be 1..64, got 65"),
     "vocabulary": (
-        torch.zeros(1, 1).expand(1, 262145),
-        *(1, 0, "vocabulary .*must be 0..262144, got 262145"),
+        torch.zeros(1, 1).expand(1, 1048577),
+        *(1, 0, "vocabulary .*must be 0..1048576, got 1048577"),
     ),
     "negative offset": (torch.zeros(2, 3), 1, -1, "id_offset must be 0..2147483645, got -1"),
     "ids too large": (torch.zeros(2, 3), 1, (1 << 31) - 2, "id_offset must be .*got 2147483646"),

@@ -16,7 +16,9 @@ if _SPEC is None or not Path(_SPEC.origin or "").with_name("_build_info.json").i
     pytest.skip("the ddtree-overlay wheel is not installed here", allow_module_level=True)
 
 import torch  # noqa: E402
+from sglang.srt.layers.attention.verify_mask import VerifyMask  # noqa: E402
 from sglang.srt.speculative import dflash_info  # noqa: E402
+from sglang.srt.speculative.eagle_utils import TreeMaskMode  # noqa: E402
 
 from ddtree_overlay.sglang.rounds import build_draft_tree  # noqa: E402
 from ddtree_overlay.sglang.verify import (  # noqa: E402
@@ -39,12 +41,12 @@ RUNNER = SimpleNamespace(
 )
 
 
-def verify_input(prefix_sum: int, padding: int = 0) -> DDTreeVerifyInput:
+def verify_input(prefix_sum: int, padding: int = 0, own: Any = None) -> DDTreeVerifyInput:
     generator = torch.Generator().manual_seed(0)
     top = torch.log_softmax(torch.randn(3, 4, 20, generator=generator), -1).topk(5, -1)
     tree = build_draft_tree(top.values, top.indices, BUDGET, torch.tensor([1, 2, 3]))
     lengths = torch.tensor(PREFIXES)
-    return tree_verify_input(tree, lengths, prefix_sum, padding)
+    return tree_verify_input(tree, lengths, prefix_sum, padding, own)
 
 
 @pytest.fixture
@@ -79,6 +81,39 @@ def test_mask_and_positions_are_the_trees() -> None:
     assert torch.equal(given.draft_token, tree.tokens.flatten())
     numel = mask_numel(sum(PREFIXES) + 4, 3, WIDTH) + 9
     assert torch.equal(given.custom_mask, full_mask(tree.ancestors, lengths, numel))
+
+
+def own_mask(numel: int, **changed: Any) -> VerifyMask:
+    given: dict[str, Any] = {"mode": TreeMaskMode.FULL_MASK, "max_bs": 8, "dtype": torch.uint8}
+    given |= changed
+    buffer = torch.full((numel,), 7, dtype=given.pop("dtype"))
+    return VerifyMask(buffer=buffer, **given)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
+def test_the_mask_is_written_where_captured_graphs_read_it(dtype: Any) -> None:
+    elsewhere = verify_input(sum(PREFIXES)).custom_mask
+    own = own_mask(elsewhere.numel() + 5, dtype=dtype)
+    given = verify_input(sum(PREFIXES), own=own)
+    assert given.custom_mask.data_ptr() == own.buffer.data_ptr()
+    assert given.custom_mask.dtype == dtype
+    assert torch.equal(given.custom_mask.bool(), elsewhere)
+    # As the backend does before a replay.
+    own.buffer[: given.custom_mask.shape[0]] = given.custom_mask
+    assert torch.equal(own.buffer[: elsewhere.numel()].bool(), elsewhere)
+    assert own.buffer[elsewhere.numel() :].tolist() == [7 if dtype == torch.uint8 else 1] * 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"mode": TreeMaskMode.QLEN_ONLY}, {"is_read": False}, {"dtype": torch.float32}, {"short": 1}],
+)
+def test_a_buffer_that_graphs_do_not_read_so_is_left_alone(changed: dict[str, Any]) -> None:
+    elsewhere = verify_input(sum(PREFIXES)).custom_mask
+    own = own_mask(elsewhere.numel() - changed.pop("short", 0), **changed)
+    given = verify_input(sum(PREFIXES), own=own)
+    assert torch.equal(given.custom_mask, elsewhere)
+    assert (own.buffer == 7).all()
 
 
 @pytest.mark.parametrize("slack", [0, 11])

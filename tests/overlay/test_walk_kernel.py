@@ -246,8 +246,8 @@ MUTATIONS = {
     "only -inf has no index": ("walk_core.h", "index == 0x7fffffffu ? 0", "index == 1 ? 1"),
     "head of a row not added": (
         "walk_tree.cu",
-        "(body[at], head + at * kLanes",
-        "(body[at], at * kLanes",
+        "(last, head + at * kLanes",
+        "(last, at * kLanes",
     ),
     "tail of a row not read": ("walk_tree.cu", "if (tail < vocabulary)", "if (tail < 0)"),
     "path beyond the walk": ("walk_tree.cu", "args.path[row + i] = i;", "args.path[row + i] = 0;"),

@@ -4,7 +4,8 @@ and chooses the kernels of every visible GPU.
 The schemas are stated in csrc/ops.cpp and read back from there. Every op has one implementation in
 C++ for the CPU and one for CUDA, which agree bit for bit on integers; the CUDA one launches on
 torch's current stream, reads nothing back and can be captured in a CUDA graph (`load_kernels`
-first). All arguments of a call are on one device. An argument that does not fit is a RuntimeError
+first). All arguments of a call are on one device; what is written (`!`) shares no memory with the
+others. An argument that does not fit is a RuntimeError
 naming op, argument, value and bound, before anything is launched or written. Where values can be
 wrong, the CPU refuses them (ValueError) and CUDA, which cannot read them, does what is said here.
 
@@ -14,7 +15,7 @@ a round can commit = min(block size, width); words = budget // 64 + 1; node 0 is
 Rank: the drafter's logits to candidates
 ----------------------------------------
 rank_tokens(logits, k, id_offset=0) -> logprobs, token_ids
-    logits     float32, float16 or bfloat16 [rows, V], any strides, V <= 262144
+    logits     float32, float16 or bfloat16 [rows, V], any strides, V <= 1048576
     k          candidates a row, 1..64
     id_offset  added to the column to give the token id; ids are below 2**31
     logprobs   float32 [rows, k]  descending log-softmax over all V, computed in fp32; of equal
@@ -89,7 +90,7 @@ walk_tree(tokens, parents, target_ids, columns) -> path, accepted, emitted, bonu
     As `ddtree_overlay.tree.walk`: of siblings with one token the first in node order is followed.
 
 walk_greedy(tokens, parents, logits, columns) -> the same
-    logits  float32, float16 or bfloat16 [batch, width, V], V <= 262144 with stride 1: the target's
+    logits  float32, float16 or bfloat16 [batch, width, V], V <= 1048576 with stride 1: the target's
             token is the argmax (the lowest index of equals, a NaN above all, as torch.argmax). Only
             the rows of visited nodes are read, unless all rows are so few that reading them at once
             is quicker.

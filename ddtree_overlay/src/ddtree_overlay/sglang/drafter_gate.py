@@ -17,6 +17,9 @@ from typing import Any
 from ddtree_overlay.sglang.drafter_config import PATH
 from ddtree_overlay.sglang.refusal import refusal
 
+MAX_BLOCK_SIZE = 64
+"""`ddtree::build_tree` takes 63 drafted positions."""
+
 ARCHITECTURES = frozenset({"DFlashDraftModel", "DFlashLagunaForCausalLM"})
 """Of `sglang.srt.models.dflash`; a test compares."""
 _PAIR = "use the DFlash drafter that was trained for this target"
@@ -118,6 +121,13 @@ def _block_size(trained: int | None, path: str, block_flag: int | None) -> int:
     if block_size < 2:
         raise refusal(
             PATH, path, f"has block_size {block_size}, which leaves nothing to draft", _PAIR
+        )
+    if block_size > MAX_BLOCK_SIZE:
+        raise refusal(
+            PATH,
+            path,
+            f"has block_size {block_size}, above the {MAX_BLOCK_SIZE} that a tree is built for",
+            _PAIR,
         )
     return block_size
 

@@ -55,5 +55,6 @@ def compact_kv(pool: Any, slots: torch.Tensor, path: torch.Tensor, accepted: tor
     accepted: int64 [batch], as `ddtree::walk_tree` gives them. No host synchronisation.
     """
     for rows in kv_rows(pool):
+        # The map may change before this runs, but not for slots whose tokens are still attended to.
         own = slots if rows.slot_map is None else rows.slot_map[slots].to(torch.int64)
         ops.compact_kv(rows.buffers, own, path, accepted)

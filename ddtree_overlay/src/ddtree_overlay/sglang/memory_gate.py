@@ -10,10 +10,13 @@ requests running at most, of `context` tokens at most:
     splits   graph_batch x width x heads x KV splits x (head size + 1) x 4 bytes (triton): partial
              results of its decode, sized by tokens too
     logits   batch x width x vocabulary x 4 bytes: fp32, every node of every request, on every rank
+    sampler  at most 1 GiB (acceptance.SAMPLER_BYTES): what drawing for all nodes of some requests
+             at once takes beside their logits
     KV       batch x 2 x max(width, block size) slots x bytes per token of target and drafter: what
              the scheduler holds ahead of each request (overlap scheduling keeps two rounds)
 
-The first three are scratch beside weights and KV, the last is taken out of the KV pool.
+The last is taken out of the KV pool, the others are scratch beside weights and KV. The sampler's
+is not counted against the device: SGLang's own sampler takes as much for a batch without a tree.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ of 96 GiB); the other half is for activations and graphs."""
 RESERVE_FRACTION = 0.20
 """Of the device's memory: KV slots that hold no accepted token yet."""
 _INDEX_BYTES = {"flashinfer": 4, "triton": 8}
-_MASK_LIMITS = {"flashinfer": 2**31}
-"""FlashInfer's offsets into the mask are int32."""
+_MASK_LIMITS = {"flashinfer": 2**31, "triton": 2**31}
+"""FlashInfer's offsets into the mask are int32, and `ddtree::place_tree` writes no larger one."""
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,8 @@ def _rank_chunk(
     logits = [torch.matmul(hidden, weight[s.start : s.start + s.rows].T) for s in slices]
     if tp is None and len(slices) == 1:
         return ops.rank_tokens(logits[0], topk, slices[0].first_id)  # type: ignore[no-any-return]
-    own = torch.stack(
-        [ops.rank_shard(part, topk, s.first_id) for part, s in zip(logits, slices, strict=True)]
-    )
+    parts = [ops.rank_shard(part, topk, s.first_id) for part, s in zip(logits, slices, strict=True)]
+    own = parts[0][None] if len(parts) == 1 else torch.stack(parts)
     if tp is None:
         return ops.merge_shards(own, topk)  # type: ignore[no-any-return]
     # One gather: on PCIe a small one costs tens of microseconds, whatever it carries.

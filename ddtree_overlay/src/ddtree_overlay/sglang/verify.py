@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 from ddtree_overlay import ops
 from ddtree_overlay.sglang.rounds import DraftTree
@@ -23,7 +24,7 @@ class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
     """`DFlashVerifyInput` whose queries are tree nodes.
 
     draft_token int64 [batch * width], positions int64 [batch * width] (prefix length + depth),
-    custom_mask bool [mask numel] in SGLang's FULL_MASK layout (see tree.mask).
+    custom_mask bool or uint8 [mask numel] in SGLang's FULL_MASK layout (see tree.mask).
 
     Stays a DFLASH_VERIFY input, which is what backends branch on, but its mask is exact: a backend
     that reads another length would attend to tokens of another branch or request, and upstream
@@ -79,17 +80,19 @@ def tree_verify_input(
     prefix_lens: torch.Tensor,
     prefix_sum: int,
     padding_elements: int,
+    own_mask: Any = None,
 ) -> DDTreeVerifyInput:
     """The verify input of a batch of trees.
 
     prefix_lens: [batch] on the device. prefix_sum: on the host, the sum of prefix_lens or a bound
-    of it. padding_elements: see `graph_padding`.
+    of it. padding_elements: see `graph_padding`. own_mask: the target's attention backend's
+    `verify_mask`.
     """
     count, width = tree.tokens.shape
     numel = mask_numel(prefix_sum, count, width) + padding_elements
-    mask = torch.empty(numel, dtype=torch.bool, device=prefix_lens.device)
+    mask = mask_tensor(own_mask, numel, prefix_lens.device)
     positions = torch.empty_like(tree.depths)
-    ops.place_tree(tree.ancestors, tree.depths, prefix_lens, mask, positions)
+    ops.place_tree(tree.ancestors, tree.depths, prefix_lens, mask.view(torch.bool), positions)
     return DDTreeVerifyInput(
         draft_token=tree.tokens.reshape(-1),
         positions=positions.reshape(-1),
@@ -99,6 +102,25 @@ def tree_verify_input(
         batch=count,
         padding_elements=padding_elements,
     )
+
+
+def mask_tensor(own: Any, numel: int, device: Any) -> torch.Tensor:
+    """Where a mask of `numel` elements is to be written, bool or uint8 [numel].
+
+    own: SGLang's `VerifyMask`, the buffer that a backend's captured graphs read, or None. A mask
+    that is written there, in its type, needs no copy before the replay: torch skips one onto
+    itself.
+    """
+    fits = (
+        own is not None
+        and own.is_read
+        and own.mode == TreeMaskMode.FULL_MASK
+        and own.buffer.dtype in (torch.bool, torch.uint8)
+        and own.buffer.numel() >= numel
+    )
+    if fits:
+        return own.buffer[:numel]
+    return torch.empty(numel, dtype=torch.bool, device=device)
 
 
 def graph_padding(runner: Any, count: int, width: int) -> int:

@@ -3,8 +3,8 @@
 Everything up to the drafter's hidden states is upstream's `DFlashWorkerV2` (prefill, draft runner,
 draft KV, CUDA graphs, overlap scheduling). What differs is here: candidates instead of one token
 per position, a tree instead of a chain, and the accepted path instead of a prefix of the block.
-A round waits for the device nowhere: candidates, tree, mask, walk and KV move are `ddtree::` ops
-on its stream.
+Nothing here waits for the device: candidates, tree, mask, walk and KV move are `ddtree::` ops on
+its stream. (FlashInfer's plan of the verify does wait, in every round and for DFLASH too.)
 
 Widths: `block_size` is the drafter's; `width` = budget + 1 is what the target verifies;
 `columns` = min(block_size, width) is the most that a round can commit.
@@ -204,12 +204,13 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         elif draft_input.reserved_seq_lens_cpu is not None:
             batch.seq_lens_cpu = draft_input.reserved_seq_lens_cpu
         batch.out_cache_loc = cache_locs.reshape(-1)
-        runner = self.target_worker.model_runner.decode_cuda_graph_runner
+        target = self.target_worker.model_runner
         verify_input = tree_verify_input(
             tree,
             batch.seq_lens,
             batch.seq_lens_sum,
-            graph_padding(runner, len(batch.seq_lens), self.width),
+            graph_padding(target.decode_cuda_graph_runner, len(batch.seq_lens), self.width),
+            target.attn_backend.verify_mask,
         )
         positions = verify_input.positions.view(cache_locs.shape)
         forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
@@ -246,7 +247,7 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         front = cache_locs[:, : self.columns].contiguous()
         steps = torch.arange(self.columns, device=front.device)
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=ops.gather_path(hidden_states, walk.path),
+            target_hidden=ops.gather_path(hidden_states[: cache_locs.numel()], walk.path),
             cache_loc=front.reshape(-1),
             cache_loc_2d=front,
             positions=(prefix_lens[:, None] + steps).reshape(-1),

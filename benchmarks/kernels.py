@@ -14,6 +14,7 @@ Measuring needs torch and the overlay. --json FILE keeps all numbers.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -53,10 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(kernels_arithmetic.tables(), end="")
         return 0
     if options.resources:
+        if not (options.resources / "kernels.json").is_file():
+            print(f"error: {options.resources} holds no kernels.json", file=sys.stderr)
+            return 2
         shared = kernels_resources.dynamic_shared()
         print(kernels_resources.resource_table(options.resources, shared), end="")
         return 0
-    # torch from here on
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "ddtree_overlay.ops")):
+        print("error: measuring needs torch and an installed ddtree-overlay wheel", file=sys.stderr)
+        return 2
     from benchmarks import kernels_measure
 
     if options.heap:

@@ -21,6 +21,7 @@ LAYERS, KV_HEADS, HEAD_SIZE = 36, 8, 128
 HIDDEN, TAPS = 4_096, 5
 ACCEPTED = 7
 
+MULTIPROCESSORS = {"RTX PRO 6000": 188, "H200": 132}
 MEMORY = {"RTX PRO 6000": 1.79e12, "H200": 4.8e12}  # bytes a second
 LAUNCH = 2.0e-6  # seconds from one kernel to the next that needs it, in a CUDA graph; assumed
 POP = 0.1e-6  # seconds to select one node: a warp's argmax and two writes; assumed
@@ -114,15 +115,22 @@ def _walked(batch: int) -> int:
     return batch * (2 * COLUMNS + 2) * 8
 
 
-def round_of(batch: int, budget: int) -> list[Cost]:
+def round_of(batch: int, budget: int, device: str) -> list[Cost]:
     """The ops of a round that the tree adds to a forward of drafter and target. Of the two walks
-    the one with the lower floor on the H200."""
-    walks = (walk_all_rows(batch, budget), walk_visited_rows(batch, budget))
+    the one that the op takes (csrc/walk_core.h, walks_eagerly)."""
+    all_rows = batch * (budget + 1) <= MULTIPROCESSORS[device]
+    walk = walk_all_rows if all_rows else walk_visited_rows
     return [
         *(rank_tokens(batch), build_tree(batch, budget), place_tree(batch, budget)),
-        min(walks, key=lambda cost: cost.floor("H200")),
+        walk(batch, budget),
         *(count_round(batch, budget), compact_kv(batch), gather_path(batch)),
     ]
+
+
+def _sums(costs: list[Cost], device: str) -> str:
+    floor = sum(cost.floor(device) for cost in costs) * 1e6
+    launches = sum(cost.launches for cost in costs)
+    return f"{_amount(sum(cost.moved for cost in costs))} | {launches} | {floor:.1f}"
 
 
 def _amount(value: int) -> str:
@@ -177,13 +185,15 @@ def tables() -> str:
             "batch | budget",
             [(f"{batch} | {budget}", by_both(batch, budget)) for batch, budget in grid],
         )
-    lines += ["### A round", "", "Sums of the above; of the two walks the cheaper one.", ""]
-    floors = " | ".join(f"floor us, {d}" for d in MEMORY)
-    lines += [f"| batch | budget | bytes | launches | {floors} |", "|---|---|---:|---:|---:|---:|"]
+    lines += [
+        "### A round",
+        "",
+        "Sums of the above; of the two walks the one that the op takes.",
+        "",
+    ]
+    each = " | ".join(f"bytes, {d} | launches, {d} | floor us, {d}" for d in MEMORY)
+    lines += [f"| batch | budget | {each} |", "|---|---|" + "---:|" * 3 * len(MEMORY)]
     for batch, budget in grid:
-        costs = round_of(batch, budget)
-        sums = [f"{sum(c.floor(d) for c in costs) * 1e6:.1f}" for d in MEMORY]
-        launches = sum(c.launches for c in costs)
-        moved = _amount(sum(c.moved for c in costs))
-        lines.append(f"| {batch} | {budget} | {moved} | {launches} | {' | '.join(sums)} |")
+        cells = [_sums(round_of(batch, budget, device), device) for device in MEMORY]
+        lines.append(f"| {batch} | {budget} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-// The few entry points of the CUDA driver that launch.cpp needs, found at run time.
+// The few entry points of the CUDA driver that the launcher needs, found at run time.
 //
 // Declared here and not taken from cuda.h: the build has no CUDA headers, and an extension that is
 // not linked to libcuda loads on a machine without a GPU and under either CUDA major version. Where

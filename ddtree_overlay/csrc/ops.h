@@ -17,7 +17,7 @@ using BuildTreeResult =
                at::Tensor, at::Tensor>;
 // logprobs, token_ids
 using Ranked = std::tuple<at::Tensor, at::Tensor>;
-// path, accepted, tokens, bonus
+// path, accepted, emitted, bonus
 using WalkResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // rank_tokens.cpp
@@ -45,6 +45,8 @@ WalkResult walk_tree(const at::Tensor& tokens, const at::Tensor& parents,
                      const at::Tensor& target_ids, std::int64_t columns);
 WalkResult walk_greedy(const at::Tensor& tokens, const at::Tensor& parents,
                        const at::Tensor& logits, std::int64_t columns);
+
+// count_round.cpp
 void count_round(const at::Tensor& parents, const at::Tensor& first_child,
                  const at::Tensor& counts, const at::Tensor& exact, const at::Tensor& path,
                  const at::Tensor& accepted, at::Tensor& sums);
@@ -54,7 +56,7 @@ void compact_kv(at::TensorList buffers, const at::Tensor& slots, const at::Tenso
                 const at::Tensor& accepted);
 at::Tensor gather_path(const at::Tensor& rows, const at::Tensor& path);
 
-// launch.cpp
+// loaded_kernels.cpp
 void use_kernels(std::int64_t device, at::ArrayRef<std::string> files);
 void load_kernels(std::int64_t device);
 

@@ -24,7 +24,7 @@ constexpr int kRankThreads = 256;
 constexpr int kVectorsInFlight = 4;  // loads of a thread before it uses any
 constexpr int kCandidates = 512;     // buffer of a block
 constexpr int kSegmentElements = 8192;
-constexpr int kBlocksPerMultiprocessor = 6;  // at once, with 40 registers a thread
+constexpr int kBlocksPerMultiprocessor = 6;  // at once on sm_90, with 40 registers a thread
 
 // One block ranks one segment of one row: grid (rows, segments). Strides count elements.
 struct RankArgs {
@@ -92,8 +92,9 @@ struct Segments {
   int count;
   int vectors;  // of each, the last may have fewer
 
-  // As many blocks as run at once and no more, which would be a second wave; no segment so short
-  // that ranking it costs more than reading it.
+  // As many blocks as run at once on sm_90 and no more, which would be a second wave. On sm_120,
+  // whose shared memory holds three at a time, the memory is too slow for waves to matter. No
+  // segment is so short that ranking it costs more than reading it.
   DDTREE_FN static constexpr Segments of(i64 rows, i64 vocabulary, int type, int multiprocessors) {
     const i64 lanes = kVectorBytes / element_bytes(type);
     const i64 total = (vocabulary + 2 * (lanes - 1)) / lanes;

@@ -6,10 +6,10 @@
 // memory, ddtree_merge_shards on grid (rows) with a MergeShared.
 //
 // A block keeps a floor: a key that at least k keys of its segment reach. Only keys at or above the
-// floor enter the block's buffer. The floor is the k-th best of the threads' running maxima, taken
-// after 1, 2, 4, 8.. rounds, so few keys beyond k ever pass it. Input made to fill the buffer costs
-// time, not results: keys that find it full wait in their thread's registers until the buffer has
-// been cut to its best k and the floor raised.
+// floor enter the block's buffer. The floor is the k-th best of the running maxima of thread pairs,
+// taken after 1, 2, 4, 8.. rounds, so few keys beyond k ever pass it. Input made to fill the buffer
+// costs time, not results: a bit for each key that finds it full waits in its thread until the
+// buffer has been cut to its best k and the floor raised.
 #include "rank_block.h"
 
 namespace ddtree {

@@ -114,8 +114,8 @@ struct Largest {
 // clock on an H200 (4.8 TB/s, 132, 1.8 GHz), 4 on an RTX PRO 6000 (1.79 TB/s, 188, 2.4 GHz). For R
 // rows, and v visited by each walk, R / (M share) and v / 64 are equal at R = M v share / 64. With
 // v = 8 (7 accepted tokens) that is 2.5 M on an H200 and 0.5 M on an RTX PRO 6000. M lies between:
-// it costs at most a few microseconds too much on either, and on neither is a batch of one (65 rows
-// for 64 nodes) read row by row.
+// near it the other way would be up to some 25 us quicker (see benchmarks/kernels.md), and on
+// neither is a batch of one (65 rows for 64 nodes) read row by row.
 DDTREE_FN constexpr bool walks_eagerly(i64 batch, i64 width, i64 multiprocessors) {
   return batch * width <= multiprocessors;
 }

@@ -2,7 +2,8 @@
 and chooses the kernels of every visible GPU.
 
 The schemas are stated in csrc/ops.cpp and read back from there. Every op has one implementation in
-C++ for the CPU and one for CUDA, which agree bit for bit on integers; the CUDA one launches on
+C++ for the CPU and one for CUDA, which agree bit for bit on integers (but for rank_shard's last
+word, which packs a sum); the CUDA one launches on
 torch's current stream, reads nothing back and can be captured in a CUDA graph (`load_kernels`
 first). All arguments of a call are on one device; what is written (`!`) shares no memory with the
 others. An argument that does not fit is a RuntimeError
@@ -29,8 +30,8 @@ rank_shard(logits, k, id_offset=0) -> candidates
     merge_shards, in one tensor so that tensor parallelism needs one all-gather.
 
 merge_shards(candidates, k) -> logprobs, token_ids
-    candidates  int64 [shards, rows, kk + 1], contiguous: rank_shard's of each shard
-    k           1..shards * kk
+    candidates  int64 [shards, rows, kk + 1], any strides, shards <= 64: rank_shard's of each
+    k           1..min(64, shards * kk)
     Gives what rank_tokens would of the whole vocabulary; the shards' ids must be distinct. The
     candidates and their order are exact, on every device and however the vocabulary is cut; the
     log-probabilities' last bits may differ, since they come of sums in another order.
@@ -88,6 +89,7 @@ walk_tree(tokens, parents, target_ids, columns) -> path, accepted, emitted, bonu
     emitted          int64 [batch, columns]  their tokens, then the bonus token, 0 beyond
     bonus            int64 [batch]           the target's token where the walk left the tree
     As `ddtree_overlay.tree.walk`: of siblings with one token the first in node order is followed.
+    width <= 1025. A parent out of range: the CPU refuses it; on CUDA it has no such child.
 
 walk_greedy(tokens, parents, logits, columns) -> the same
     logits  float32, float16 or bfloat16 [batch, width, V], V <= 1048576 with stride 1: the target's
@@ -105,10 +107,12 @@ compact_kv(buffers!, slots, path, accepted) -> ()
     slots     int64 [batch, width]: KV slot of each node
     path, accepted: of the walk
     For r = 1..accepted, row slots[path[r]] of every buffer goes to row slots[r]. Sources and
-    targets may overlap: the path ascends. The CPU refuses a path that does not.
+    targets may overlap: the path ascends. batch <= 65535. The CPU refuses a path that does not
+    ascend and indices out of range; CUDA moves nothing for a step with one.
 
 gather_path(rows, path) -> rows
-    rows [batch * width, F] of any dtype to [batch * columns, F]: the rows of the path's nodes
+    rows [batch * width, F] of any dtype, last stride 1, to [batch * columns, F]: the rows of the
+    path's nodes. An index out of range: the CPU refuses it; CUDA gives a row of zeros.
 """
 
 from __future__ import annotations

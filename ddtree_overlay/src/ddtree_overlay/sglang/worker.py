@@ -3,8 +3,9 @@
 Everything up to the drafter's hidden states is upstream's `DFlashWorkerV2` (prefill, draft runner,
 draft KV, CUDA graphs, overlap scheduling). What differs is here: candidates instead of one token
 per position, a tree instead of a chain, and the accepted path instead of a prefix of the block.
-Nothing here waits for the device: candidates, tree, mask, walk and KV move are `ddtree::` ops on
-its stream. (FlashInfer's plan of the verify does wait, in every round and for DFLASH too.)
+No step here waits for the device: candidates, tree, mask, walk and KV move are `ddtree::` ops, or
+torch's where a sampled walk goes step by step, on its stream. (FlashInfer's plan of the verify does
+wait, in every round and for DFLASH too.)
 
 Widths: `block_size` is the drafter's; `width` = budget + 1 is what the target verifies;
 `columns` = min(block_size, width) is the most that a round can commit.

@@ -41,7 +41,7 @@ def unpack_ancestors(ancestors: Tensor, width: int) -> Tensor:
 
 
 def full_mask(ancestors: Tensor, prefix_lens: Tensor, numel: int) -> Tensor:
-    """The flat mask, bool [numel], without a host sync.
+    """The flat mask, bool [numel], without a host sync: what `ddtree::place_tree` is held to.
 
     ancestors    int64 [batch, width, words]: packed, as `ddtree::build_tree` gives them
     prefix_lens  integer [batch], on the same device: tokens in the KV cache before the root

@@ -9,7 +9,7 @@
 #include "launch.h"
 #include "ops.h"
 #include "place_core.h"
-#include "tree_core.h"
+#include "tree_types.h"
 
 namespace ddtree {
 namespace {

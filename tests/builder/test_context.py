@@ -49,7 +49,7 @@ def test_same_inputs_same_id_whatever_lies_around(scratch: Project, wheel: Path)
         ("images/prune.toml", "# What sm_120", "# What  sm_120"),
         ("images/cu130/requirements.lock", "torch==2.11.0", "torch==2.11.00"),
         ("builder/errors.py", "exit_code = 51", "exit_code = 151"),
-        ("ddtree_overlay/csrc/tree_core.h", "kMaxBudget = 1024;", "kMaxBudget = 1023;"),
+        ("ddtree_overlay/csrc/tree_types.h", "kMaxBudget = 1024;", "kMaxBudget = 1023;"),
         ("ddtree_overlay/pyproject.toml", 'version = "0.1.0"', 'version = "0.1.1"'),
         ("images/cu130.toml", 'driver_floor = "580.65.06"', 'driver_floor = "580.65.07"'),
     ],

@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "checks.h"
@@ -19,7 +18,6 @@ namespace {
 
 constexpr const char* kBuild = "build_tree";
 constexpr const char* kBuildOut = "build_tree_out";
-constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 
 struct Inputs {
   const at::Tensor& logprobs;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <initializer_list>
+#include <limits>
 #include <type_traits>
 
 #include "logits.h"
@@ -14,6 +15,8 @@ static_assert(std::is_same_v<i64, std::int64_t>, "tensors hand out std::int64_t 
 
 // Shared memory of a block that every supported GPU has (sm_120 the least of them): 99 KiB.
 constexpr i64 kMaxShared = 99 * 1024;
+
+constexpr i64 kMaxInt = std::numeric_limits<int>::max();  // of what a kernel counts in an int
 
 // A tensor argument with what it is called in the schema.
 struct Named {

@@ -16,7 +16,6 @@ namespace {
 
 constexpr const char* kCompact = "compact_kv";
 constexpr const char* kGather = "gather_path";
-constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 constexpr i64 kMaxGridY = 65535;
 
 i64 row_numel(const at::Tensor& buffer) {

@@ -2,7 +2,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <limits>
 
 #include "checks.h"
 #include "launch.h"
@@ -14,7 +13,6 @@ namespace ddtree {
 namespace {
 
 constexpr const char* kCount = "count_round";
-constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 
 void check_index(const char* name, int request, int at, i64 value, i64 least, i64 most) {
   TORCH_CHECK_VALUE(value >= least && value <= most, "ddtree::count_round: ", name, "[", request,

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "checks.h"
@@ -21,8 +20,6 @@
 
 namespace ddtree {
 namespace {
-
-constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 
 RankArgs check_logits(const char* op, const at::Tensor& logits, i64 k, i64 id_offset) {
   RankArgs args{};

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "checks.h"
@@ -17,7 +16,6 @@ namespace {
 
 constexpr const char* kWalk = "walk_tree";
 constexpr const char* kGreedy = "walk_greedy";
-constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 constexpr i64 kMaxGridY = 65535;
 
 void check_tree(const char* op, Named tokens, Named parents, i64 columns) {

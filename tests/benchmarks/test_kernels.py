@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from benchmarks import kernels_arithmetic as arithmetic
 from benchmarks import kernels_resources as resources
 from benchmarks.kernels_heap import heap_tree
+from tests.overlay.compiler import require_compiler
 from tests.overlay.conftest import OVERLAY
 
 ROOT = OVERLAY.parent
@@ -108,8 +108,7 @@ def test_too_much_shared_memory_is_refused(tmp_path: Path) -> None:
 
 
 def test_dynamic_shared_memory_comes_from_the_headers() -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ on this machine: the headers cannot be asked")
+    require_compiler()
     shared = resources.dynamic_shared()
     # At least the table of 63 levels of 64 ranks and the scores of 1024 entries and 1025 nodes.
     assert 8 * (63 * 64 + 2049) < shared["ddtree_build_tree"] < resources.SHARED_LIMIT

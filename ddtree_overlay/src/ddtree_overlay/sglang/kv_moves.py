@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, MHATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
 from ddtree_overlay import ops
 
@@ -28,9 +30,6 @@ def kv_rows(pool: Any) -> tuple[KvRows, ...]:
     By exact class, because a subclass may lay its rows out otherwise. Raises
     KvPoolUnsupportedError naming the class.
     """
-    from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, MHATokenToKVPool
-    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
-
     if type(pool) is MHATokenToKVPool and pool.page_size == 1:
         return (KvRows(pool._slot_move_pointer_buffers()),)
     if type(pool) is HybridLinearKVPool:

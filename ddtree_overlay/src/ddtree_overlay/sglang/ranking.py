@@ -108,3 +108,18 @@ def drafted_rows(hidden_states: torch.Tensor, block_size: int) -> torch.Tensor:
     column 0 of a block is the bonus token, which is committed and not drafted."""
     width = hidden_states.shape[-1]
     return hidden_states.view(-1, block_size, width)[:, 1:].reshape(-1, width)
+
+
+def rank_block(
+    hidden_states: torch.Tensor,
+    block_size: int,
+    weight: torch.Tensor,
+    slices: tuple[HeadSlice, ...],
+    topk: int,
+    tp: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The candidates of a drafted block, as `ddtree::build_tree` takes them: log-probabilities and
+    ids [batch, block_size - 1, topk], from hidden states [batch * block_size, hidden size]."""
+    ranked = rank_tokens(drafted_rows(hidden_states, block_size), weight, slices, topk, tp)
+    logprobs, ids = (part.view(-1, block_size - 1, topk) for part in ranked)
+    return logprobs, ids

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ddtree_overlay import ops
-from ddtree_overlay.sglang.ranking import HeadSlice, drafted_rows, rank_tokens
+from ddtree_overlay.sglang.ranking import HeadSlice, rank_block
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,10 @@ class GraphTreeBuilder:
 
     def __call__(self, hidden_states: torch.Tensor, input_ids: torch.Tensor) -> None:
         blocks = input_ids.view(-1, self._block_size)
-        logprobs, ids = rank_tokens(
-            drafted_rows(hidden_states, self._block_size),
-            self._weight,
-            self._slices,
-            self._topk,
-            self._tp,
+        logprobs, ids = rank_block(
+            *(hidden_states, self._block_size, self._weight, self._slices, self._topk, self._tp)
         )
-        shape = (blocks.shape[0], self._block_size - 1, self._topk)
-        ops.build_tree_out(
-            logprobs.view(shape), ids.view(shape), None, blocks[:, 0], *self._views(shape[0])
-        )
+        ops.build_tree_out(logprobs, ids, None, blocks[:, 0], *self._views(blocks.shape[0]))
 
     def tree(self, batch: int) -> DraftTree:
         """The trees of the last call's first `batch` requests: views, valid until the next."""

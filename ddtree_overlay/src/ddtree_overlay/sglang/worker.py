@@ -30,7 +30,7 @@ from ddtree_overlay import ops
 from ddtree_overlay.sglang.acceptance import constrain, walk_tree
 from ddtree_overlay.sglang.kv_moves import compact_kv, kv_rows
 from ddtree_overlay.sglang.metrics import TreeMetrics
-from ddtree_overlay.sglang.ranking import drafted_rows, head_slices, rank_tokens
+from ddtree_overlay.sglang.ranking import head_slices, rank_block
 from ddtree_overlay.sglang.rounds import DraftTree, GraphTreeBuilder, build_draft_tree
 from ddtree_overlay.sglang.stats import TreeStats
 from ddtree_overlay.sglang.verify import graph_padding, host_prefix_sum, tree_verify_input
@@ -157,23 +157,16 @@ class DDTreeWorker(DFlashWorkerV2):  # type: ignore[misc]
 
     def _draft_tree(self, drafted: DraftedBlock) -> DraftTree:
         """The tree of each request of a drafted block."""
-        count = drafted.block_ids.shape[0]
         if self._draft_sampler is not None and drafted.draft_out.can_run_graph:
-            return self._draft_sampler.tree(count)  # type: ignore[no-any-return]
+            return self._draft_sampler.tree(drafted.block_ids.shape[0])  # type: ignore[no-any-return]
         hidden = drafted.draft_out.logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE: the draft model returned no hidden states.")
-        logprobs, ids = rank_tokens(
-            drafted_rows(hidden, int(self.block_size)),
-            drafted.lm_head.weight,
-            self._head_slices,
-            self._topk,
-            self._tp,
+        logprobs, ids = rank_block(
+            *(hidden, int(self.block_size), drafted.lm_head.weight),
+            *(self._head_slices, self._topk, self._tp),
         )
-        shape = (count, int(self.block_size) - 1, self._topk)
-        return build_draft_tree(
-            logprobs.view(shape), ids.view(shape), self.budget, drafted.block_ids[:, 0]
-        )
+        return build_draft_tree(logprobs, ids, self.budget, drafted.block_ids[:, 0])
 
     def _verify_cache_locs(self, batch: Any) -> torch.Tensor:
         """KV slots of the tree's nodes, int64 [batch, width], in node order behind the prefix."""

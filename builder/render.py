@@ -1,4 +1,4 @@
-"""`render`: the committed Dockerfiles, from templates/ and the pins."""
+"""`render`: the committed Dockerfiles, from the pins, and the documents' generated parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import difflib
 import jinja2
 
 from builder import console
+from builder.documents import check_documents, rendered
 from builder.errors import PinConflictError, RenderDriftError
 from builder.files import write_atomically
 from builder.pins import Target
@@ -97,9 +98,10 @@ def check_render(project: Project, target: Target) -> None:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "render",
-        help="write the Dockerfiles from templates/ and images/*.toml",
-        description="Write images/<variant>/Dockerfile from templates/ and the pins. The results "
-        "are committed; --check fails when a committed file is not what would be written.",
+        help="write the Dockerfiles and the documents' generated tables",
+        description="Write images/<variant>/Dockerfile from templates/ and the pins, and the "
+        "tables of README and docs/ that the overlay's code prints; --check "
+        "fails when a committed file is not what would be written.",
     )
     add_target_options(parser, allow_all=True)
     parser.add_argument("--check", action="store_true", help="write nothing; fail on drift")
@@ -115,4 +117,11 @@ def _run(args: argparse.Namespace, project: Project) -> int:
         else:
             write_atomically(path, render(project, target).encode("utf-8"))
             console.info(f"{path.relative_to(project.root)}: written")
+    if args.check:
+        check_documents(project)
+        console.info("the documents' tables: current")
+    else:
+        for path, text in rendered(project).items():
+            write_atomically(path, text.encode("utf-8"))
+            console.info(f"{path.relative_to(project.root)}: tables written")
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder import console, proc
+from builder.documents import check_documents
 from builder.engine import Engine, EngineMode, acquire
 from builder.engine.cli import add_engine_option
 from builder.errors import ChecksFailedError
@@ -22,6 +23,9 @@ from builder.render import check_render
 # What fits one run: the whole cu130 image and the cu128 path without unreachable sources.
 IMAGE_TARGETS = ("cu130", "cu128-stand-in")
 
+IMAGE_TESTS = ("tests/image", "tests/e2e", "tests/deploy")
+REPORT = ("--durations=15",)
+
 DESCRIPTION = """\
 Run every check: linters, types, drift of generated files, unit tests, engine tests, then for each
 image (cu130 and the cu128 stand-in) a build and the image tests. Images are built from this tree;
@@ -30,6 +34,7 @@ unchanged ones are reused.
   python build.py test                 everything
   python build.py test --unit          what needs no engine (seconds)
   python build.py test --image cu130   build and test one image only
+  python build.py test --full          also what takes long (ten minutes of load on each image)
 """
 
 
@@ -40,6 +45,7 @@ class Options:
     engine: EngineMode
     offline: bool
     tight: bool
+    full: bool
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,12 +66,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="drop each image and the build cache after its tests (disk for one at a time)",
     )
+    parser.add_argument(
+        "--full", action="store_true", help="also the tests marked `full`, which take long"
+    )
     add_engine_option(parser)
     parser.set_defaults(handler=_run)
 
 
 def _run(args: argparse.Namespace, project: Project) -> int:
-    options = Options(engine=args.engine, offline=args.offline, tight=args.tight)
+    options = Options(engine=args.engine, offline=args.offline, tight=args.tight, full=args.full)
     if not args.image:
         static_checks(project, options)
         unit_tests(project, options)
@@ -101,6 +110,8 @@ def static_checks(project: Project, options: Options) -> None:
         check_render(project, target)
         check_lock(project, target, offline=options.offline)
         console.info(f"{target.name}: Dockerfile and lock follow from the pins")
+    check_documents(project)
+    console.info("the documents' tables are what the overlay's code prints")
 
 
 def unit_tests(project: Project, options: Options) -> None:
@@ -133,7 +144,7 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
         try:
             _pytest(
                 project,
-                ["tests/image", "tests/e2e", "-m", "docker", "--durations=15"],
+                [*IMAGE_TESTS, "-m", "docker" if options.full else "docker and not full", *REPORT],
                 env,
                 f"image tests {target.name}",
                 engine,

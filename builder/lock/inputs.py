@@ -49,6 +49,7 @@ def pinned_versions(target: Target) -> dict[str, str]:
         "torchvision": target.torch.torchvision,
         "torchaudio": target.torch.torchaudio,
         "triton": target.torch.triton,
+        "sglang-router": target.shared.sglang.router,
         target.kernels.distribution: target.kernels.version,
         target.cubin.nvrtc_distribution: target.cubin.nvrtc,
     }

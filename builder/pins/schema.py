@@ -36,6 +36,7 @@ class ProjectPins(_Table):
 
 class SglangPins(_Table):
     version: Version
+    router: Version
     wheel: Text
     sha256: Sha256
     base_tree: Sha256

@@ -11,7 +11,7 @@ from builder.project import default_project
 ROOT = default_project().root
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/*.md")
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")

@@ -24,15 +24,18 @@ META = (
 class Client:
     """Requests to one server. Each call opens its own connection, so threads may share a client."""
 
-    def __init__(self, address: str, timeout: float = 300.0) -> None:
+    def __init__(self, address: str, timeout: float = 300.0, key: str = "") -> None:
         parts = urlsplit(address)
+        self._headers = {"content-type": "application/json"}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port
         self._timeout = timeout
 
     def _open(self, method: str, path: str, body: JSON | None) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         payload = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, payload, {"content-type": "application/json"})
+        connection.request(method, path, payload, self._headers)
         return connection
 
     def call(self, method: str, path: str, body: JSON | None = None) -> tuple[int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,11 +24,8 @@ class ServerDiedError(RuntimeError):
     """The server did not come up; the message ends with its log."""
 
 
-def launcher() -> list[str]:
-    """The appliance's own command where there is one, else SGLang's."""
-    if shutil.which("ddtree"):
-        return ["ddtree", "serve"]
-    return [sys.executable, "-m", "sglang.launch_server"]
+# The process that `ddtree serve` supervises; without the supervisor, whose checks take seconds a start.
+SERVER = (sys.executable, "-m", "ddtree_overlay.sglang.http_server")
 
 
 @contextmanager
@@ -44,7 +40,7 @@ def serving(
     """The address of a server that answers, until the block ends. Raises ServerDiedError."""
     with log.open("wb") as output:
         server = subprocess.Popen(
-            [*launcher(), *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            [*SERVER, *arguments, "--host", "127.0.0.1", "--port", str(port)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **NO_DIAGNOSTICS, **environment, "PYTHONPATH": _search_path()},

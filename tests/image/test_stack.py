@@ -119,6 +119,8 @@ OVERLAY_TESTS = (
     *("test_ops_walk", "test_patched_sglang", "test_ranking", "test_rounds"),
     *("test_sampling", "test_sglang_requests", "test_verify", "test_walk"),
     *("test_walk_move", "test_walk_sync"),
+    *("doctor/test_collective_torch", "doctor/test_image_overlay_torch"),
+    "doctor/test_model_against_sglang",
 )
 
 
@@ -149,9 +151,10 @@ def test_the_benchmarks_run_inside_the_image(run_in: Callable[..., Ran]) -> None
 
 def test_every_overlay_test_runs_somewhere() -> None:
     """A file that skips on the host and is not named above would run nowhere."""
+    overlay = HERE.parent / "overlay"
     guarded = {
-        path.stem
-        for path in (HERE.parent / "overlay").glob("test_*.py")
+        str(path.relative_to(overlay).with_suffix(""))
+        for path in overlay.rglob("test_*.py")
         if re.search(r"pytest\.(skip|mark\.skipif)\(", path.read_text(encoding="utf-8"))
     }
     assert guarded == set(OVERLAY_TESTS)

@@ -1,4 +1,4 @@
-"""The entry point as the container runs it: a process, with stubs for what it execs."""
+"""The entry point as a process: its commands, other programs, `version`. `serve` is in serve/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddtree_overlay.serve import errors, launch
+from ddtree_overlay.serve import errors
 from ddtree_overlay.serve.cli import COMMANDS
 from tests.overlay.conftest import OVERLAY
 
@@ -58,14 +58,8 @@ def run(root: Path) -> Run:
     return call
 
 
-def stub_server(root: Path) -> None:
-    """`python -m sglang.launch_server` that prints what it was given and exits with 41."""
-    package = root / "site" / "sglang"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "launch_server.py").write_text(
-        "import json, os, sys\nprint(json.dumps([os.getpid(), *sys.argv[1:]]))\nsys.exit(41)\n"
-    )
+# Gets past what `serve` refuses, and starts nothing.
+DRY = ("serve", "--dry-run", "--device", "cpu", "--model", "m")
 
 
 def install(root: Path, name: str, version: str) -> None:
@@ -78,60 +72,8 @@ def stand_in(root: Path) -> None:
     (root / "manifest.json").write_text(json.dumps({**MANIFEST, "stand_in": True}))
 
 
-DEFAULTS = ["--host", "0.0.0.0", "--port", "30000"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([], DEFAULTS),
-        (["serve"], DEFAULTS),
-        (["--model-path", "m"], [*DEFAULTS, "--model-path", "m"]),
-        (["serve", "--model-path", "m"], [*DEFAULTS, "--model-path", "m"]),
-        (["--port", "1"], ["--host", "0.0.0.0", "--port", "1"]),
-        (["--host=::1"], ["--port", "30000", "--host=::1"]),
-        (["serve", "--host", "h", "--port=2"], ["--host", "h", "--port=2"]),
-        (["serve", "serve"], [*DEFAULTS, "serve"]),
-    ],
-)
-def test_serve_becomes_the_server(
-    root: Path, run: Run, arguments: list[str], expected: list[str]
-) -> None:
-    stub_server(root)
-    ran = run(*arguments)
-    assert ran.returncode == 41, ran.stderr
-    assert json.loads(ran.stdout)[1:] == expected
-
-
-def test_serve_replaces_its_process(root: Path) -> None:
-    """The server has the entry point's PID, so it gets the signals."""
-    stub_server(root)
-    environment = {
-        "PYTHONPATH": f"{OVERLAY / 'src'}:{root / 'site'}",
-        "DDTREE_MANIFEST": str(root / "manifest.json"),
-    }
-    with subprocess.Popen(
-        [sys.executable, "-m", "ddtree_overlay.serve.cli"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        output, _ = process.communicate()
-        assert json.loads(output)[0] == process.pid
-
-
-def test_a_config_file_is_not_overridden(root: Path) -> None:
-    config = root / "c.yaml"
-    config.write_text("# host: no\nhost: 10.0.0.1\nmodel-path: m\nnested:\n  port: 5\n")
-    argv = launch.server_argv(["--config", str(config)])
-    assert argv[3:] == ["--port", "30000", "--config", str(config)]
-    missing = launch.server_argv(["--config", "/nowhere.yaml"])
-    assert missing[3:] == [*DEFAULTS, "--config", "/nowhere.yaml"]
-
-
 @pytest.mark.parametrize("node", ["nvidiactl", "nvidia0", "nvidia7", "dxg"])
 def test_a_stand_in_refuses_a_gpu(root: Path, run: Run, node: str) -> None:
-    stub_server(root)
     stand_in(root)
     (root / "host" / "dev" / node).touch()
     ran = run("serve", "--model-path", "m")
@@ -145,19 +87,17 @@ def test_a_stand_in_refuses_a_gpu(root: Path, run: Run, node: str) -> None:
 
 @pytest.mark.parametrize("node", [None, "nvidia-uvm", "nvidia-caps", "null"])
 def test_a_stand_in_serves_without_a_gpu(root: Path, run: Run, node: str | None) -> None:
-    stub_server(root)
     stand_in(root)
     if node:
         (root / "host" / "dev" / node).touch()
-    assert run().returncode == 41
+    assert run(*DRY).returncode == 0
 
 
 def test_another_image_serves_with_a_gpu(root: Path, run: Run) -> None:
-    stub_server(root)
     (root / "host" / "dev" / "nvidiactl").touch()
-    assert run().returncode == 41
+    assert run(*DRY).returncode == 0
     (root / "manifest.json").unlink()
-    assert run().returncode == 41
+    assert run(*DRY).returncode == 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"x"'])
@@ -165,7 +105,6 @@ def test_another_image_serves_with_a_gpu(root: Path, run: Run) -> None:
 def test_a_damaged_manifest_is_not_overlooked(
     root: Path, run: Run, command: str, content: str
 ) -> None:
-    stub_server(root)
     (root / "manifest.json").write_text(content)
     ran = run(command)
     assert ran.returncode == errors.ManifestError.exit_code
@@ -298,15 +237,16 @@ def test_exit_codes_are_distinct() -> None:
     assert all(64 <= code <= 127 for code in codes)
 
 
-def test_only_the_standard_library_is_imported(run: Run) -> None:
-    """With every other module blocked, each module of the entry point still imports."""
+@pytest.mark.parametrize("package", ["serve", "doctor", "selftest"])
+def test_only_the_standard_library_is_imported(run: Run, package: str) -> None:
+    """With every other module blocked, each module that must run when torch does not still imports."""
     program = (
-        "import sys, pkgutil, importlib, ddtree_overlay.serve as s\n"
-        "for m in pkgutil.iter_modules(s.__path__): importlib.import_module(f'{s.__name__}.{m.name}')\n"
+        "import sys, pkgutil, importlib\n"
+        f"p = importlib.import_module('ddtree_overlay.{package}')\n"
+        "for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'): importlib.import_module(m.name)\n"
         "known = sys.stdlib_module_names | {'ddtree_overlay', '__main__', 'sitecustomize'}\n"
         "print(sorted({n.split('.')[0] for n in sys.modules} - known))\n"
-        "print(sorted(n for n in sys.modules if n.startswith('ddtree_overlay.')"
-        " and not n.startswith('ddtree_overlay.serve')))\n"
+        "print(len([n for n in sys.modules if n.startswith(p.__name__)]) > 5)\n"
     )
     ran = run(sys.executable, "-S", "-c", program)
-    assert ran.stdout.splitlines() == ["[]", "[]"], ran.stdout + ran.stderr
+    assert ran.stdout.splitlines() == ["[]", "True"], ran.stdout + ran.stderr

@@ -1,6 +1,6 @@
-"""`ddtree`, the image's entry point: `serve` (default), `version`, or any other program.
+"""`ddtree`, the image's entry point: a command of ours (`serve` is the default) or any program.
 
-It replaces itself with what it starts (exec), so signals and exit codes are the program's own.
+Another program replaces this process (exec), so signals and exit codes are its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from ddtree_overlay.serve.errors import (
     ProgramNotFoundError,
     UsageError,
 )
-from ddtree_overlay.serve.launch import refuse_stand_in_on_gpu, server_argv
-from ddtree_overlay.serve.manifest import read_manifest
 
 USAGE = """\
-usage: ddtree [serve] [SGLANG ARGUMENTS]   start the server (the default command);
-                                           `serve --help` lists its arguments
-       ddtree version [--json]             print the stack as installed
-       ddtree PROGRAM [ARGUMENTS]          run another program of the image
+usage: ddtree [serve] [OPTIONS] [SGLANG FLAGS]   check the host, then serve (the default command)
+       ddtree doctor [--json] [OPTIONS]          check host, model and image; load nothing
+       ddtree explain [OPTIONS]                  every resolved value and where it came from
+       ddtree profiles [show NAME]               the profiles that this image knows
+       ddtree selftest [--json]                  serve a tiny model with DDTREE, compare its tokens
+       ddtree health [--live|--ready|--progress] ask the server of this container (HEALTHCHECK)
+       ddtree version [--json]                   the stack as installed
+       ddtree PROGRAM [ARGUMENTS]                run another program of the image
+
+Each command has --help. A value comes from the command line, else from DDTREE_<KEY> in the
+environment, else from the configuration file, else from the profile, else from a default.
 """
+
+Command = Callable[[list[str], Mapping[str, str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EntryError as error:
         print(*error.lines(), sep="\n", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of a listing went away. What is left in the buffer has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _dispatch(arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -50,14 +63,52 @@ def _dispatch(arguments: list[str], environment: Mapping[str, str]) -> int:
     return command(arguments[1:], environment)
 
 
+# Imported when asked for: `health` runs every few seconds and needs none of the rest.
+
+
 def _serve(arguments: list[str], environment: Mapping[str, str]) -> int:
-    refuse_stand_in_on_gpu(read_manifest(environment), environment)
-    _exec(server_argv(arguments))
+    from ddtree_overlay.serve.command import serve_command
+
+    return serve_command(arguments, environment)
+
+
+def _doctor(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.doctor.command import doctor_command
+
+    return doctor_command(arguments, environment)
+
+
+def _explain(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.serve.explain import explain_command
+
+    return explain_command(arguments, environment)
+
+
+def _profiles(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.serve.explain import profiles_command
+
+    return profiles_command(arguments, environment)
+
+
+def _selftest(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.selftest.command import selftest_command
+
+    return selftest_command(arguments, environment)
+
+
+def _health(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.serve.health import health_command
+
+    return health_command(arguments, environment)
 
 
 def _version(arguments: list[str], environment: Mapping[str, str]) -> int:
+    from ddtree_overlay.serve.manifest import read_manifest
     from ddtree_overlay.serve.version import collect, render_json, render_text
 
+    if arguments in (["-h"], ["--help"]):
+        print("usage: ddtree version [--json]\n\nThe stack as installed; nothing is imported.")
+        return 0
     if arguments not in ([], ["--json"]):
         raise UsageError(
             f"version does not take {' '.join(arguments)}", "version takes nothing, or --json"
@@ -67,8 +118,13 @@ def _version(arguments: list[str], environment: Mapping[str, str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[list[str], Mapping[str, str]], int]] = {
+COMMANDS: dict[str, Command] = {
     "serve": _serve,
+    "doctor": _doctor,
+    "explain": _explain,
+    "profiles": _profiles,
+    "selftest": _selftest,
+    "health": _health,
     "version": _version,
 }
 

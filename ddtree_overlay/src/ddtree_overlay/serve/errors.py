@@ -41,6 +41,60 @@ class ManifestError(EntryError):
     exit_code = 66
 
 
+class SettingError(EntryError):
+    """A value has the wrong type, is out of range, or is missing after its flag."""
+
+    exit_code = 68
+
+
+class UnknownSettingError(EntryError):
+    """A flag, a key of a file or a DDTREE_* variable that nobody knows."""
+
+    exit_code = 69
+
+
+class SecretError(EntryError):
+    """A secret is given twice, or its file cannot be read, is empty or has several lines."""
+
+    exit_code = 70
+
+
+class ProfileError(EntryError):
+    """A profile does not exist or its file breaks the schema."""
+
+    exit_code = 71
+
+
+class ConfigFileError(EntryError):
+    """The configuration file cannot be read, is not TOML, or has a table that nobody knows."""
+
+    exit_code = 72
+
+
+class ConflictError(EntryError):
+    """Settings that are right one by one contradict each other, or one needs another."""
+
+    exit_code = 73
+
+
+class SelftestFailedError(EntryError):
+    """The self-test ran, and something that it checks is not so."""
+
+    exit_code = 77
+
+
+class SelftestNotRunError(EntryError):
+    """The self-test could not be carried out: a damaged model, a server that did not come up."""
+
+    exit_code = 78
+
+
+class RouterMissingError(EntryError):
+    """The image carries no router."""
+
+    exit_code = 79
+
+
 class ProgramNotExecutableError(EntryError):
     """The program exists and cannot be executed."""
 
@@ -55,3 +109,21 @@ class ProgramNotFoundError(EntryError):
     def lines(self) -> list[str]:
         """One line, as a shell would."""
         return [f"error: {self.what}; {self.remedy}"]
+
+
+class UnsupportedServerError(EntryError):
+    """A mode of SGLang whose requests the appliance could neither watch, drain nor guard."""
+
+    exit_code = 86
+
+
+class ProbePortError(EntryError):
+    """The probes' address cannot be bound."""
+
+    exit_code = 88
+
+
+class SecretPipeError(EntryError):
+    """The secrets cannot be handed to the server, or did not reach it."""
+
+    exit_code = 89

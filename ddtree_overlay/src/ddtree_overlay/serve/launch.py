@@ -1,35 +1,41 @@
-"""`serve`: the SGLang server's argv, and the one thing that is refused before it starts."""
+"""What `serve` starts, and the one thing that is refused before anything else is looked at."""
 
 from __future__ import annotations
 
-import itertools
-import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from ddtree_overlay.serve.errors import StandInGpuError
+from ddtree_overlay.serve.launch_spec import Launch
 from ddtree_overlay.serve.manifest import Manifest
+from ddtree_overlay.serve.plan import Plan
 
-# A container that listens on loopback cannot be reached, so SGLang's own default host is no use.
-DEFAULTS = {"host": "0.0.0.0", "port": "30000"}  # noqa: S104
+SERVER_PROGRAM = ("python", "-m", "ddtree_overlay.sglang.http_server")
 HOST_ROOT_VARIABLE = "DDTREE_HOST_ROOT"
 _GPU_NODES = ("nvidiactl", "nvidia[0-9]*", "dxg")
 
 
-def server_argv(arguments: Sequence[str]) -> list[str]:
-    """`python -m sglang.launch_server` with DEFAULTS where the user (or a --config file) is silent.
+def launch_of(plan: Plan, environment: Mapping[str, str]) -> Launch:
+    """The server's process for a plan that has passed the checks.
 
-    The defaults come first: of a repeated option argparse takes the last, the user's.
+    environment: the container's own; the plan's variables outrank it.
     """
-    chosen = _given_options(arguments) | _config_keys(arguments)
-    defaults = [
-        part
-        for name, value in DEFAULTS.items()
-        if name not in chosen
-        for part in (f"--{name}", value)
-    ]
-    return [sys.executable, "-m", "sglang.launch_server", *defaults, *arguments]
+    ours = {name: str(value.value) for name, value in plan.environment.items()}
+    return Launch(
+        argv=(*SERVER_PROGRAM, *plan.argv()),
+        environment={**environment, **ours},
+        secrets={name: secret.text for name, secret in plan.secrets.items()},
+        host=plan.get("host"),
+        port=plan.get("port"),
+        probe_host=plan.get("probe_host"),
+        probe_port=plan.get("probe_port"),
+        drain_seconds=plan.get("drain_seconds"),
+        kill_seconds=plan.get("kill_seconds"),
+        start_seconds=plan.get("start_seconds"),
+        progress_seconds=plan.get("progress_seconds"),
+        node_rank=plan.get("node_rank"),
+        tls=plan.flag("--ssl-certfile") is not None,
+    )
 
 
 def refuse_stand_in_on_gpu(manifest: Manifest, environment: Mapping[str, str]) -> None:
@@ -44,22 +50,3 @@ def refuse_stand_in_on_gpu(manifest: Manifest, environment: Mapping[str, str]) -
             f"(/dev/{nodes[0]}): it would serve an untested stack",
             "use an image built without --stand-in, or run this one without GPUs (for CPU tests)",
         )
-
-
-def _given_options(arguments: Sequence[str]) -> set[str]:
-    return {part[2:].split("=", 1)[0] for part in arguments if part.startswith("--")}
-
-
-def _config_keys(arguments: Sequence[str]) -> set[str]:
-    """Top-level keys of SGLang's --config file, whose values a default on argv would override.
-
-    An unreadable file gives none: the server itself reports it.
-    """
-    for option, value in itertools.pairwise(arguments):
-        if option == "--config":
-            try:
-                text = Path(value).read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                return set()
-            return set(re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE))
-    return set()

@@ -10,6 +10,7 @@ tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +48,11 @@ class DrafterShape:
 
 
 def check_drafter(
-    config: Any, path: str, block_flag: int | None, target: TargetShape
+    config: Any,
+    path: str,
+    block_flag: int | None,
+    target: TargetShape,
+    parse: Callable[[Any], Any] | None = None,
 ) -> DrafterShape:
     """What the worker needs of a drafter that fits.
 
@@ -56,15 +61,15 @@ def check_drafter(
         path: --speculative-draft-model-path, for messages.
         block_flag: --speculative-dflash-block-size.
         target: what it has to fit.
+        parse: reads block size, layers and mask token out of `config` (`drafter_fields.parse`
+            where SGLang is not to be imported); SGLang's own where none is given.
 
     Raises:
         ValueError: it does not fit.
     """
-    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
-
     _check_family(config, path)
     try:
-        parsed = parse_dflash_draft_config(draft_hf_config=config)
+        parsed = (parse or _sglang_parse)(config)
     except ValueError as error:
         raise refusal(PATH, path, f"has an invalid configuration ({error})", _PAIR) from None
     block_size = _block_size(parsed.block_size, path, block_flag)
@@ -74,6 +79,12 @@ def check_drafter(
     if text.hidden_size != target.hidden_size:
         raise _misfit(path, "hidden_size", text.hidden_size, target.hidden_size)
     return DrafterShape(block_size, _kv_values(text, path, target))
+
+
+def _sglang_parse(config: Any) -> Any:
+    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
+
+    return parse_dflash_draft_config(draft_hf_config=config)
 
 
 def _check_family(config: Any, path: str) -> None:

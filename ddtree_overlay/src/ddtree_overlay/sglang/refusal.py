@@ -18,9 +18,19 @@ def one_line(text: object, longest: int = 300) -> str:
     return joined if len(joined) <= longest else joined[: longest - 3] + "..."
 
 
-def refusal(field: str, found: Any, why: str, remedy: str) -> ValueError:
+class RefusalError(ValueError):
+    """A refusal whose parts can be shown apart: what is wrong, and what to do."""
+
+    def __init__(self, message: str, what: str, remedy: str) -> None:
+        super().__init__(message)
+        self.what = what
+        self.remedy = remedy
+
+
+def refusal(field: str, found: Any, why: str, remedy: str) -> RefusalError:
     """The error to raise. `field` is a server argument's name or, with a leading `--` or in
     capitals, what it is called outside (a flag as typed, an environment variable)."""
     name = field if field.startswith("--") or field.isupper() else flag(field)
     value = one_line(found, _LONGEST_VALUE)
-    return ValueError(one_line(f"DDTREE: {name} (got {value}) {why}: {remedy}.", 1000))
+    message = one_line(f"DDTREE: {name} (got {value}) {why}: {remedy}.", 1000)
+    return RefusalError(message, one_line(f"{name} (got {value}) {why}", 1000), remedy)

@@ -1,0 +1,1 @@
+"""Checks of host, model and image before anything loads. Standard library at module level."""

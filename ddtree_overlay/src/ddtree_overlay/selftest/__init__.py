@@ -1,0 +1,1 @@
+"""`selftest`: the image's own server on tiny models, with and without draft trees, compared."""

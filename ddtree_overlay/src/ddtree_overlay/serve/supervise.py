@@ -1,0 +1,294 @@
+"""Runs the server: reports how it loads, lets it drain, ends all of it, and says how it ended.
+
+The supervisor is tini's child and the server's parent. Whatever happens, it returns only when no
+process of the server is left (or one is that even SIGKILL does not end, which it says).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ddtree_overlay.serve.endings import (
+    Ending,
+    ExitCode,
+    describe,
+    hint,
+    out_of_memory_kills,
+)
+from ddtree_overlay.serve.errors import SecretPipeError, UnsupportedServerError
+from ddtree_overlay.serve.launch_spec import Launch, start_server
+from ddtree_overlay.serve.poll import Poller
+from ddtree_overlay.serve.probes import Probes
+from ddtree_overlay.serve.process_tree import Process, ProcessTree, become_subreaper
+from ddtree_overlay.serve.signals import StopSignals
+from ddtree_overlay.serve.status import Phase
+from ddtree_overlay.serve.workers import WorkerWatch
+
+__all__ = ["Launch", "say", "supervise"]
+
+TICK_SECONDS = 0.25
+TREE_SECONDS = 1.0
+REPORT_SECONDS = 15.0
+DRAIN_POLL_SECONDS = 0.2
+# SGLang gives its schedulers 15 s to release what they hold, after the last answer.
+AFTER_DRAIN_SECONDS = 20.0
+# A process that the driver holds in the kernel does not die; the container must end all the same.
+UNKILLABLE_SECONDS = 30.0
+# Errors that the launcher inside the server has already explained.
+_EXPLAINED = {UnsupportedServerError.exit_code, SecretPipeError.exit_code}
+
+
+def supervise(launch: Launch, probes: Probes | None = None) -> int:
+    """Run the server to its end; the exit code (serve/endings.py) tells how that was.
+
+    `probes`: already started, and left running for the caller to stop; without them it makes its
+    own. Must be called in the main thread; until it returns, signals and the reaping of children
+    are its own. Raises EntryError for what fails before the server exists.
+    """
+    if probes is None:
+        with Probes(launch.probe_host, launch.probe_port) as own:
+            return supervise(launch, own)
+    status = probes.status
+    status.progress_seconds, status.node_rank = launch.progress_seconds, launch.node_rank
+    status.address = launch.address
+    with StopSignals() as signals:
+        return _Supervisor(launch, probes, signals).run()
+
+
+def say(line: str) -> None:
+    """One line on stderr."""
+    with suppress(OSError):  # nobody may read it any more; that must not keep us from ending
+        print(line, file=sys.stderr, flush=True)
+
+
+class _Supervisor:
+    def __init__(self, launch: Launch, probes: Probes, signals: StopSignals) -> None:
+        self._launch, self._signals = launch, signals
+        self._status, self._probes = probes.status, probes
+        self._workers = WorkerWatch(launch.worker_grace_seconds)
+        self._members: list[Process] = []
+        self._exit: int | None = None  # the server's, as subprocess has it
+        self._drain_began = self._drained_at = 0.0
+
+    def run(self) -> int:
+        """From the server's start to its end."""
+        become_subreaper()
+        self._tree = ProcessTree()
+        self._memory_kills = out_of_memory_kills()
+        self._began = self._tree_read = self._reported = time.monotonic()
+        self._server = start_server(self._launch)
+        self._tree.add(self._server.pid)
+        self._status.server_pid = self._server.pid
+        self._probes.set_phase(Phase.LOADING)
+        self._poller = Poller(
+            self._status,
+            self._launch.host,
+            self._launch.port,
+            tls=self._launch.tls,
+            node_rank=self._launch.node_rank,
+        )
+        self._poller.start()
+        step: Callable[[], Ending | None] = self._load
+        try:
+            while (ending := step()) is None:
+                step = {
+                    Phase.LOADING: self._load,
+                    Phase.READY: self._serve,
+                    Phase.DRAINING: self._drain,
+                }[self._status.phase]
+                self._turn()
+        except BaseException:
+            self._end_everything(kill_seconds=0)  # a bug of ours must leave no orphan either
+            raise
+        finally:
+            self._poller.stop()
+        return self._finish(ending)
+
+    # -- one turn of the loop -------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._signals.wait(TICK_SECONDS)
+        self._status.beat()
+        self._reap()
+        if time.monotonic() - self._tree_read >= TREE_SECONDS:
+            self._tree_read = time.monotonic()
+            self._members = self._tree.members()
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._server.pid:
+                    self._exit = os.waitstatus_to_exitcode(status)
+                    self._server.returncode = self._exit
+
+    # -- phases: each returns how it ended, or None to go on ------------------------------------
+
+    def _load(self) -> Ending | None:
+        now = time.monotonic()
+        seconds = now - self._began
+        if self._exit is not None:
+            return self._died("while loading")
+        if self._signals.stops:
+            return Ending(ExitCode.STOPPED, f"{self._signals.latest} while loading: ended at once")
+        if (lost := self._workers.lost(self._members, self._server.pid, now)) is not None:
+            return self._worker_died(lost)
+        answer = self._status.answer
+        if answer is not None and answer.status == "Up":
+            self._probes.set_phase(Phase.READY)
+            say(f"ddtree: ready after {seconds:.0f} s: {self._launch.address}")
+            return None
+        bound = self._launch.start_seconds
+        if bound and seconds > bound:
+            return Ending(
+                ExitCode.NOT_READY,
+                f"the model did not answer within {bound:.0f} s",
+                "see the server's lines above; a slow disk needs a larger DDTREE_START_SECONDS",
+            )
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            resident, read = (size / 2**30 for size in self._tree.usage())
+            say(
+                f"ddtree: loading for {seconds:.0f} s: {resident:.1f} GiB resident,"
+                f" {read:.1f} GiB read"
+            )
+        return None
+
+    def _serve(self) -> Ending | None:
+        if self._exit is not None:
+            return self._died("while serving")
+        if self._signals.stops:
+            self._begin_drain()
+            return None
+        lost = self._workers.lost(self._members, self._server.pid, time.monotonic())
+        if lost is not None:
+            return self._worker_died(lost)
+        progress = self._status.progress()
+        if self._launch.end_when_stalled and not progress.yes:
+            return Ending(ExitCode.STALLED, progress.why, "see the server's lines above")
+        return None
+
+    def _begin_drain(self) -> None:
+        self._probes.set_phase(Phase.DRAINING)
+        self._drain_began = time.monotonic()
+        self._poller.interval = DRAIN_POLL_SECONDS
+        bound = f"at most {self._launch.drain_seconds:.0f} s"
+        if self._launch.node_rank == 0:
+            say(f"ddtree: {self._signals.latest}: no new requests; draining, {bound}")
+            with suppress(ProcessLookupError):
+                os.kill(self._server.pid, signal.SIGTERM)
+        else:
+            # The requests are rank 0's. When it has drained it ends the workers here too; ending
+            # them earlier would cut what it still answers.
+            say(f"ddtree: {self._signals.latest}: waiting for rank 0 to drain, {bound}")
+
+    def _drain(self) -> Ending | None:
+        now, answer = time.monotonic(), self._status.answer
+        in_flight = answer.in_flight if answer is not None else None
+        if self._exit is not None:
+            return self._ended_draining(in_flight)
+        # An answer from before the drain does not say that nothing came since.
+        if in_flight == 0 and answer is not None and answer.at > self._drain_began:
+            self._drained_at = self._drained_at or now
+        else:
+            self._drained_at = 0.0
+        again = self._signals.stops > 1
+        over = now - self._drain_began > self._launch.drain_seconds
+        patience = AFTER_DRAIN_SECONDS + self._launch.kill_seconds
+        if not again and not over and not (self._drained_at and now - self._drained_at > patience):
+            return None
+        why = f"a second {self._signals.latest}" if again else "the drain's bound"
+        if in_flight:
+            return Ending(
+                ExitCode.REQUESTS_CUT,
+                f"{in_flight} requests were cut at {why}, after {now - self._drain_began:.0f} s",
+                "raise DDTREE_DRAIN_SECONDS, and the grace of whatever stops the container with it",
+            )
+        return Ending(ExitCode.STOPPED, f"ended at {why}")
+
+    def _ended_draining(self, in_flight: int | None) -> Ending:
+        # Not by its status alone: SGLang's own way to end after a clean drain is SIGKILL to itself.
+        clean = (0, -signal.SIGTERM, -signal.SIGKILL)
+        if self._exit == 0 or (self._exit in clean and not in_flight):
+            seconds = time.monotonic() - self._drain_began
+            return Ending(ExitCode.STOPPED, f"drained in {seconds:.0f} s; every request answered")
+        return self._died(f"while draining, with {in_flight or 'an unknown number of'} requests")
+
+    def _died(self, when: str) -> Ending:
+        assert self._exit is not None
+        if self._exit in _EXPLAINED:
+            return Ending(self._exit, f"the server refused to start {describe(self._exit)}")
+        if self._exit == 0 and self._launch.node_rank > 0:
+            return Ending(ExitCode.STOPPED, "rank 0 ended the service")
+        return Ending(
+            ExitCode.SERVER_DIED,
+            f"the server ended {when}, {describe(self._exit)}",
+            hint(
+                self._exit,
+                loading=self._status.phase is Phase.LOADING,
+                out_of_memory=out_of_memory_kills() > self._memory_kills,
+            ),
+        )
+
+    def _worker_died(self, lost: str) -> Ending:
+        seconds = self._launch.worker_grace_seconds
+        return Ending(
+            ExitCode.WORKER_DIED,
+            f"{lost} ended, and the server went on without it for {seconds:.0f} s",
+            "see the server's lines above; look for Xid in the host's kernel log",
+        )
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _finish(self, ending: Ending) -> int:
+        stopped = ending.code in (ExitCode.STOPPED, ExitCode.REQUESTS_CUT)
+        self._probes.set_phase(Phase.STOPPING if stopped else Phase.FAILED)
+        outlived = self._exit is None
+        left = self._end_everything(self._launch.kill_seconds)
+        if ending.code == ExitCode.STOPPED and outlived and self._exit == -signal.SIGKILL:
+            ending = Ending(
+                ExitCode.SERVER_KILLED,
+                f"{ending.what}; the server did not end by itself and was killed",
+                "no request was lost if it had drained; report it if it happens at every stop",
+            )
+        if left:
+            names = ", ".join(f"{process.pid} (state {process.state})" for process in left)
+            for line in ending.lines():
+                say(line)
+            ending = Ending(
+                ExitCode.UNKILLABLE,
+                f"processes are left that SIGKILL does not end: {names}",
+                "the GPU driver holds them: look for Xid in the host's kernel log, reset the GPU",
+            )
+        for line in ending.lines():
+            say(line)
+        return int(ending.code)
+
+    def _end_everything(self, kill_seconds: float) -> list[Process]:
+        """SIGTERM to all, SIGKILL to what is left after the bound or at a further request to stop.
+        What is left then."""
+        began = time.monotonic()
+        stops = self._signals.stops
+        self._tree.signal(signal.SIGTERM)
+        # Twice: a process may be born behind the reader's back.
+        while alive := self._remaining() or self._remaining():
+            now = time.monotonic() - began
+            if now > kill_seconds + UNKILLABLE_SECONDS:
+                return alive
+            if now >= kill_seconds or self._signals.stops > stops:
+                # Again and again: a process may have forked before it was killed.
+                self._tree.signal(signal.SIGKILL)
+            self._signals.wait(0.05)
+            self._status.beat()
+        return []
+
+    def _remaining(self) -> list[Process]:
+        self._reap()
+        return self._tree.alive()

@@ -1,0 +1,182 @@
+"""The appliance as an operator runs it, on a CPU: settings by environment, any user, read-only root.
+
+One container serves the image's own tiny models with DDTREE and is asked everything here. It runs
+under a UID that the image does not know, on a read-only root, with an API key from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from tests.deploy.metrics import not_exported, server_metric_names
+from tests.e2e.frontends import TOOL
+from tests.image.appliance import Appliance, appliance, readable
+from tests.image.bounded_load import Load
+
+pytestmark = pytest.mark.docker
+
+KEY = "sk-a-key-that-must-not-be-seen-0123456789"
+CHAT = {
+    "model": "tiny",
+    "temperature": 0,
+    "max_tokens": 24,
+    "messages": [{"role": "user", "content": "What is a tree?"}],
+}
+LOAD_SECONDS, FULL_LOAD_SECONDS = 45, 600
+
+
+@pytest.fixture(scope="module")
+def serving(
+    engine: docker.DockerClient,
+    image: str,
+    bytecode: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Appliance]:
+    key = readable(tmp_path_factory.mktemp("secret"), "key", KEY + "\n")
+    with appliance(
+        engine,
+        image,
+        bytecode,
+        environment={"DDTREE_API_KEY_FILE": "/run/secrets/key"},
+        volumes={str(key): {"bind": "/run/secrets/key", "mode": "ro"}},
+        key=KEY,
+        user="4711:0",
+        read_only=True,
+        tmpfs={"/tmp": "size=256m", "/var/cache/ddtree": "size=1g,mode=2775,gid=0,exec"},
+        shm_size="1g",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+    ) as started:
+        # Before the model is there: alive, and not ready.
+        while started.probe("/livez") != 200:
+            started.container.reload()
+            assert started.container.status == "running", started.logs()[-4000:]
+        assert started.probe("/readyz") == 503
+        started.wait_ready()
+        yield started
+
+
+def test_completion_chat_and_stream(serving: Appliance) -> None:
+    body = {"model": "tiny", "prompt": "The tree", "temperature": 0, "max_tokens": 20}
+    whole = serving.post("/v1/completions", body)
+    text = whole["choices"][0]["text"]
+    assert text and whole["usage"]["completion_tokens"] > 0
+    streamed = "".join(
+        choice["text"]
+        for event in serving.events("/v1/completions", body)
+        for choice in event["choices"]
+    )
+    assert streamed == text
+    answer = serving.post("/v1/chat/completions", CHAT)["choices"][0]
+    assert answer["message"]["role"] == "assistant" and answer["finish_reason"] in (
+        "stop",
+        "length",
+    )
+    parts = [
+        e["choices"][0]["delta"].get("content") or ""
+        for e in serving.events("/v1/chat/completions", CHAT)
+    ]
+    assert "".join(parts) == answer["message"]["content"]
+
+
+def test_a_required_tool_is_called_with_arguments_of_its_schema(serving: Appliance) -> None:
+    body = {**CHAT, "max_tokens": 120, "tools": [TOOL], "tool_choice": "required"}
+    choice = serving.post("/v1/chat/completions", body)["choices"][0]
+    call = choice["message"]["tool_calls"][0]["function"]
+    arguments = json.loads(call["arguments"])
+    assert call["name"] == "look_up"
+    assert arguments["word"] in ("draft", "tree") and isinstance(arguments["exact"], bool)
+
+
+def test_metrics_tell_of_trees_and_every_name_that_the_dashboards_use_is_there(
+    serving: Appliance,
+) -> None:
+    body = {"model": "tiny", "prompt": "A tree", "max_tokens": 60, "ignore_eos": True}
+    assert list(serving.events("/v1/completions", body))
+    text = serving.call("GET", "/metrics").text + serving.call("GET", "/metrics", probe=True).text
+    found = re.findall(r"^sglang:spec_accept_length\{.*\} (\S+)$", text, re.MULTILINE)
+    assert found and max(map(float, found)) > 1.0
+    # What NVML alone can tell is not there without a GPU.
+    missing = not_exported(server_metric_names(), text)
+    assert {name for name in missing if not name.startswith("ddtree_gpu_")} == set()
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/generate", "/server_info"])
+def test_without_the_key_nothing_is_answered(serving: Appliance, path: str) -> None:
+    method, body = ("GET", None) if path in ("/v1/models", "/server_info") else ("POST", CHAT)
+    for key in ("", "sk-wrong"):
+        assert serving.call(method, path, body, key=key).status == 401
+    if method == "GET":
+        assert serving.call(method, path).status == 200
+
+
+def test_probes_are_open(serving: Appliance) -> None:
+    for path in ("/health", "/health/ddtree", "/metrics"):
+        assert serving.call("GET", path, key="").status == 200, path
+    for path in ("/livez", "/readyz", "/progressz", "/status", "/metrics"):
+        assert serving.call("GET", path, probe=True, key="").status == 200, path
+
+
+def test_the_secret_is_nowhere(serving: Appliance) -> None:
+    """Neither in a command line, an environment, a log, an answer nor a file that we wrote."""
+    said = serving.call("GET", "/server_info").text
+    said += serving.call("GET", "/status", probe=True).text + serving.logs()
+    said += json.dumps(serving.container.attrs)
+    code, dump = serving.run(
+        "sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; cat /dev/shm/ddtree-* 2>/dev/null;"
+        " find /var/cache/ddtree /tmp /dev/shm -type f -size -1M -exec cat {} + 2>/dev/null; true",
+    )  # fmt: skip
+    assert code == 0
+    assert KEY not in said + dump
+    assert "tiny" in dump  # the environment of a process was there to be read
+
+
+def test_health_generates_no_token_and_says_ready(serving: Appliance) -> None:
+    def prompts() -> float:
+        text = serving.call("GET", "/metrics").text
+        return sum(
+            float(v)
+            for v in re.findall(r"^sglang:num_requests_total\{.*\} (\S+)$", text, re.MULTILINE)
+        )
+
+    before = prompts()
+    for arguments in ((), ("--live",), ("--ready",), ("--progress",)):
+        code, said = serving.run("ddtree", "health", *arguments)
+        assert code == 0, said
+        assert said.count("\n") == 1
+    assert prompts() == before
+    assert before > 0
+
+
+def test_doctor_explains_in_the_running_container(serving: Appliance) -> None:
+    code, said = serving.run("ddtree", "explain", "--json")
+    assert code == 0, said
+    document = json.loads(said)
+    assert document["settings"]["budget"]["value"] == 16
+    assert document["settings"]["budget"]["source"] == "environment DDTREE_BUDGET"
+    assert KEY not in said
+
+
+def _loaded(serving: Appliance, seconds: float) -> None:
+    address = f"http://127.0.0.1:{serving.port('30000/tcp')}"
+    tally = Load(address, seconds, workers=10, key=serving.key).run()
+    assert tally.sound, tally
+    assert tally.refused > 0 and tally.hung_up > 0
+    # It goes on serving, and nothing is left in flight.
+    assert serving.probe("/readyz") == 200
+    assert serving.call("GET", "/health/ddtree").json()["in_flight"] == 0
+
+
+def test_a_bounded_load_loses_nothing(serving: Appliance) -> None:
+    _loaded(serving, LOAD_SECONDS)
+
+
+@pytest.mark.full
+def test_ten_minutes_of_load_lose_nothing(serving: Appliance) -> None:
+    _loaded(serving, FULL_LOAD_SECONDS)

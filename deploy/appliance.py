@@ -113,13 +113,22 @@ class Host:
         return ["docker", "compose", *files, *profile, *arguments]
 
     def run(
-        self, argv: Sequence[str], *, image: str | None = None, timeout: int | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        image: str | None = None,
+        timeout: int | None = None,
+        quiet: bool = False,
     ) -> int:
         """Echo and run a command; its exit status, 124 for one that ran past `timeout` seconds."""
         environment = {**os.environ, **({IMAGE: image} if image else {})}
-        print("+", " ".join(argv), file=sys.stderr, flush=True)
+        output = subprocess.DEVNULL if quiet else None
+        if not quiet:
+            print("+", " ".join(argv), file=sys.stderr, flush=True)
         try:
-            return subprocess.run(argv, env=environment, timeout=timeout, check=False).returncode
+            return subprocess.run(
+                argv, env=environment, timeout=timeout, check=False, stdout=output, stderr=output
+            ).returncode
         except subprocess.TimeoutExpired:
             return 124
         except FileNotFoundError:
@@ -149,13 +158,11 @@ class Host:
 def switch(host: Host, settings: Settings, image: str) -> int:
     """Serve `image`; go back to what served if it does not become healthy."""
     current, before = settings.get(IMAGE), settings.get(PREVIOUS)
-    # A digest's content cannot change; a tag's can, so it is asked for again.
-    is_here = _PINNED.fullmatch(image) and host.inspect(image, "{{.Id}}")
-    if not is_here and host.run(["docker", "pull", image]) != 0:
-        raise RefusedError(f"{image} cannot be pulled; nothing was changed")
-    if host.run(host.compose("config", "--quiet"), image=image) != 0:
-        raise RefusedError("compose.yaml or .env is not valid, see above; nothing was changed")
-    previous = before if current in (None, image) else _pin(host, current)
+    try:
+        _prepare(host, image)
+        previous = before if current in (None, image) else _pin(host, current)
+    except KeyboardInterrupt:
+        raise RefusedError("interrupted; nothing was changed") from None
     try:
         if current != image:
             settings.put({IMAGE: image, PREVIOUS: previous})
@@ -174,6 +181,16 @@ def switch(host: Host, settings: Settings, image: str) -> int:
             return _say(f"error: {second} either: nothing healthy serves", DOWN)
         return _say(f"error: {reason}; {previous} serves again", BACK)
     return _say(f"{image} serves; before it: {previous or 'none'}", 0)
+
+
+def _prepare(host: Host, image: str) -> None:
+    """Everything that can fail before anything changes. Raises RefusedError."""
+    # A digest's content cannot change; a tag's can, so it is asked for again.
+    is_here = _PINNED.fullmatch(image) and host.inspect(image, "{{.Id}}")
+    if not is_here and host.run(["docker", "pull", image]) != 0:
+        raise RefusedError(f"{image} cannot be pulled; nothing was changed")
+    if host.run(host.compose("config", "--quiet"), image=image) != 0:
+        raise RefusedError("compose.yaml or .env is not valid, see above; nothing was changed")
 
 
 def _pin(host: Host, image: str) -> str:
@@ -238,12 +255,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A stop of ours in the middle goes back as well, rather than leave something half changed.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if not (host.folder / "compose.yaml").is_file():
+            raise RefusedError(f"there is no compose.yaml in {host.folder}: name it by --folder")
+        if host.run(["docker", "compose", "version"], quiet=True) != 0:
+            raise RefusedError("docker has no compose plugin: install docker-compose-plugin")
         if options.verb == "status":
             print(f"image:    {settings.get(IMAGE) or 'none'}")
             print(f"previous: {settings.get(PREVIOUS) or 'none'}", flush=True)
-            return host.run(
-                host.compose("ps", "--all", *services), image=settings.get(IMAGE) or "none"
-            )
+            shown = settings.get(IMAGE) or "none"
+            if host.run(host.compose("ps", "--all", *services), image=shown) != 0:
+                raise RefusedError("docker compose says nothing of the containers, see above")
+            return 0
         if IMAGE in os.environ:
             raise RefusedError(f"{IMAGE} is set in the environment and would hide .env: unset it")
         with alone(host.folder):
@@ -257,6 +279,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return switch(host, settings, image)
     except RefusedError as error:
         return _say(f"error: {error}", REFUSED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"error: {where}{error.strerror or error}; see `status`", REFUSED)
     except KeyboardInterrupt:
         return _say("error: interrupted; see `status`", DOWN)
 

@@ -31,7 +31,10 @@ words, image = sys.argv[1:], os.environ.get("DDTREE_IMAGE")
 with open(os.environ["STUB_CALLS"], "a") as file:
     file.write(json.dumps([words, image]) + "\\n")
 sick = os.environ.get("STUB_SICK", "").split()
+if words == ["compose", "version"]:
+    sys.exit("STUB_NO_COMPOSE" in os.environ)
 if words[0] == "pull":
+    time.sleep(60 if "STUB_SLOW_PULL" in os.environ else 0)
     sys.exit("STUB_NO_PULL" in os.environ)
 if words[:2] == ["image", "inspect"]:
     known = json.loads(os.environ.get("STUB_IMAGES", "{{}}")).get(words[-1])
@@ -84,10 +87,11 @@ class Place:
         )
 
     def calls(self) -> list[tuple[list[str], str | None]]:
+        """What docker was called with, but for the question whether compose is there."""
         path = self.folder / "calls"
-        return (
-            [tuple(json.loads(x)) for x in path.read_text().splitlines()] if path.exists() else []
-        )
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [(words, image) for words, image in found if words != ["compose", "version"]]
 
     def ups(self) -> list[tuple[str, str | None]]:
         """Service and image of each `docker compose up`."""
@@ -213,6 +217,10 @@ def test_what_is_no_digest_is_refused_before_anything(place: Place, image: str) 
         (("upgrade", NEW), {"DDTREE_IMAGE": OLD}),
         (("rollback",), {"DDTREE_IMAGE": OLD}),
         (("rollback",), {"STUB_NO_PULL": "1"}),
+        (("upgrade", NEW), {"STUB_NO_COMPOSE": "1"}),
+        (("status",), {"STUB_NO_COMPOSE": "1"}),
+        (("--folder", "/nowhere", "upgrade", NEW), {}),
+        (("--folder", "/nowhere", "status"), {}),
     ],
 )
 def test_a_refusal_changes_nothing(
@@ -278,6 +286,24 @@ def test_replicas_are_replaced_one_after_the_other(place: Place) -> None:
     assert place.run("--router", "upgrade", NEW).returncode == 0
     assert place.ups() == [("appliance-a", NEW), ("appliance-b", NEW), ("router", NEW)]
     assert all("router" in words for words, _ in place.calls() if words[0] == "compose")
+
+
+def test_a_stop_before_anything_changed_changes_nothing(place: Place) -> None:
+    before = place.env.read_text()
+    running = subprocess.Popen(
+        place.argv("upgrade", NEW),
+        env=place.variables(STUB_SLOW_PULL="1"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 20
+    while not place.calls() and time.monotonic() < end:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=20)
+    assert running.returncode == appliance.REFUSED, errors
+    assert "nothing was changed" in errors
+    assert place.env.read_text() == before and place.ups() == []
 
 
 def test_a_stop_in_the_middle_goes_back(place: Place) -> None:

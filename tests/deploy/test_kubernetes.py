@@ -145,7 +145,7 @@ def test_probes_fit_what_the_appliance_says(rendered: dict[str, list[Resource]],
     paths = {k: container[f"{k}Probe"]["httpGet"] for k in ("startup", "liveness", "readiness")}
     assert {p["port"] for p in paths.values()} == {"probes"}
     assert paths["startup"]["path"] == "/livez"
-    assert paths["liveness"]["path"] == "/progressz"
+    assert paths["liveness"]["path"] == "/livez"
     assert paths["readiness"]["path"] == "/readyz"
     for kind in ("startup", "liveness", "readiness"):
         assert container[f"{kind}Probe"]["timeoutSeconds"] >= 5

@@ -20,7 +20,7 @@ SCHEMA = {
     "required": ["name", "count", "tags"],
     "additionalProperties": False,
 }
-TOOL = {
+TOOL: JSON = {
     "type": "function",
     "function": {
         "name": "look_up",

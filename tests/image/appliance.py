@@ -18,7 +18,7 @@ from docker.models.containers import Container
 MODELS = "/opt/ddtree/venv/lib/python3.11/site-packages/ddtree_overlay/selftest/models"
 # What a GPU server gets from its profile and has no use for on a CPU.
 CPU_FLAGS = (
-    "--dtype float32 --max-total-tokens 8192 --mem-fraction-static 0.2 --tool-call-parser qwen25 "
+    "--dtype float32 --max-total-tokens 8192 --mem-fraction-static 0.2 --tool-call-parser qwen "
     "--constrained-json-disable-any-whitespace --decode-log-interval 1 --disable-overlap-schedule "
     "--disable-cuda-graph --attention-backend ddtree_cpu"
 )
@@ -31,6 +31,8 @@ ENVIRONMENT = {
     "DDTREE_BUDGET": "16",
     "DDTREE_SERVED_MODEL_NAME": "tiny",
     "DDTREE_SGLANG_ARGS": CPU_FLAGS,
+    # Threads of several processes would only wait for one another on a machine with few cores.
+    "OMP_NUM_THREADS": "1",
 }
 API_PORT, PROBE_PORT = "30000/tcp", "30080/tcp"
 # Only a bound, so that a hang ends.

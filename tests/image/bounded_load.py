@@ -79,8 +79,12 @@ class Load:
         client = Client(self._address, timeout=120, key=self._key)
         kinds = (self._greedy, self._greedy, self._sampled, self._chat, self._streamed)
         rare = (self._impossible, self._hangs_up)
+        # However slow the machine, each of the rare kinds is among the first.
+        first = [rare[number]] if number < len(rare) else []
         while time.monotonic() < deadline and self._tally.sent < MAX_REQUESTS:
-            kind = chance.choice(rare if chance.random() < 0.08 else kinds)
+            kind = (
+                first.pop() if first else chance.choice(rare if chance.random() < 0.08 else kinds)
+            )
             with self._lock:
                 self._tally.sent += 1
             try:

@@ -18,6 +18,7 @@ class HostCase:
     arguments: tuple[str, ...] = ("--tp", "8")
     variables: dict[str, str] = field(default_factory=dict)
     peer_to_peer: bool | None = None
+    exit_code: int | None = None
 
 
 def changed(number: int, **changes: object) -> tuple[FakeGpu, ...]:
@@ -52,7 +53,59 @@ CASES = (
         arguments=("--tp", "1"),
         variables={"NVIDIA_VISIBLE_DEVICES": "all"},
     ),
-    HostCase("lost", FakeHost(gpus=changed(3, result=15)), ("GPU002",), ("GPU 3", "lost")),
+    HostCase(
+        "profile for eight on seven",
+        FakeHost(gpus=gpus(7)),
+        ("GPU001", "PRF001"),
+        ("profile dense-8gpu is made for 8 GPUs, and 7 can be used",),
+        arguments=("--profile", "dense-8gpu", "--draft-model", "/none"),
+    ),
+    HostCase(
+        "profile of another architecture",
+        FakeHost(gpus=gpus(capability=90, total_mib=80 << 10)),
+        ("PRF001",),
+        ("sm_120, and GPUs are sm_90; for 90 GiB a GPU, and one has 80.0 GiB",),
+        arguments=("--profile", "dense-8gpu", "--draft-model", "/none"),
+    ),
+    HostCase(
+        "others' GPUs before --base-gpu-id",
+        FakeHost(
+            gpus=tuple(
+                replace(g, used_mib=95000 if g.number < 4 else 4, mode=2 if g.number < 4 else 0)
+                for g in gpus()
+            )
+        ),
+        arguments=("--tp", "4", "--base-gpu-id", "4"),
+    ),
+    HostCase(
+        "--base-gpu-id beyond the last",
+        HEALTHY,
+        ("GPU001",),
+        ("4 of 8 GPUs from --base-gpu-id 4 on",),
+        arguments=("--tp", "8", "--base-gpu-id", "4"),
+    ),
+    HostCase(
+        "a slice of MIG",
+        FakeHost(gpus=gpus(1, mig=1)),
+        ("GPU006",),
+        arguments=("--tp", "1"),
+        variables={"CUDA_VISIBLE_DEVICES": "MIG-12345678-0000-4000-8000-000000000000"},
+        exit_code=0,
+    ),
+    HostCase(
+        "lost",
+        FakeHost(gpus=changed(3, result=15)),
+        ("GPU002",),
+        ("GPU 3", "lost"),
+        exit_code=74,
+    ),
+    HostCase(
+        "lost, and not needed",
+        FakeHost(gpus=changed(3, result=15)),
+        ("GPU002",),
+        arguments=("--tp", "4"),
+        exit_code=0,
+    ),
     HostCase(
         "mixed models",
         FakeHost(gpus=changed(5, name="NVIDIA GeForce RTX 5090")),
@@ -69,12 +122,28 @@ CASES = (
         ("GPU007",),
         ("GPU 6 (0000:61:00.0)", "pid 4242 38.1 GiB"),
     ),
+    HostCase(
+        "all occupied alike",
+        FakeHost(gpus=gpus(used_mib=30000)),
+        ("GPU007",),
+        ("66.3 GiB free",),
+        exit_code=0,
+    ),
+    HostCase("all taken", FakeHost(gpus=gpus(used_mib=80000)), ("GPU007",), exit_code=74),
     HostCase("occupied by whom is hidden", FakeHost(gpus=changed(0, used_mib=90000)), ("GPU007",)),
     HostCase(
         "unbalanced",
         FakeHost(gpus=changed(6, used_mib=15000)),
         ("GPU009",),
         arguments=("--tp", "8", "--memory-fraction", "0.5"),
+    ),
+    HostCase(
+        "unbalanced, and SGLang told to go on",
+        FakeHost(gpus=changed(6, used_mib=15000)),
+        ("GPU009",),
+        arguments=("--tp", "8", "--memory-fraction", "0.5"),
+        variables={"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "false"},
+        exit_code=0,
     ),
     HostCase("prohibited", FakeHost(gpus=changed(1, mode=2)), ("GPU008",), ("prohibited",)),
     HostCase("exclusive", FakeHost(gpus=changed(1, mode=3)), ("GPU008",), ("exclusive process",)),
@@ -153,6 +222,20 @@ CASES = (
         peer_to_peer=True,
     ),
     HostCase(
+        "P2P that the driver does not tell, forced",
+        FakeHost(nvml=tuple(f"p2p {i} {j} 6" for i, j in ALL_PAIRS)),
+        ("LNK002",),
+        ("the driver does not say",),
+        arguments=("--tp", "8", "--peer-to-peer", "on"),
+        exit_code=0,
+    ),
+    HostCase(
+        "P2P switched off by NCCL's variable",
+        HEALTHY,
+        variables={"NCCL_P2P_DISABLE": "1"},
+        peer_to_peer=False,
+    ),
+    HostCase(
         "IOMMU on",
         FakeHost(gpus=gpus(group="DMA-FQ"), iommus=("dmar0",), command_line="quiet"),
         ("LNK004",),
@@ -198,6 +281,12 @@ CASES = (
         ("1000", "5120"),
     ),
     HostCase(
+        "pids of rootless Podman",
+        FakeHost(cgroup_files=(("pids.max", "2048\n"),)),
+        ("LIM004",),
+        exit_code=0,
+    ),
+    HostCase(
         "pids of cgroup v1",
         FakeHost(cgroup=CGROUP_V1, cgroup_files=(("pids/docker/x/pids.max", "900"),)),
         ("LIM004",),
@@ -238,6 +327,7 @@ CASES = (
     ),
     HostCase("far NUMA memory", FakeHost(memory_nodes="0"), ("CPU002",), ("GPU 4, 5, 6, 7",)),
     HostCase("far CPUs", FakeHost(cpus="32-63"), ("CPU002",), ("NUMA node 0 of GPU 0",)),
+    HostCase("scarce memory", FakeHost(available_kib=20 << 20), ("MEM001",), exit_code=0),
     HostCase("little memory", FakeHost(available_kib=8 << 20), ("MEM001",), ("8.0 GiB",)),
     HostCase(
         "memory of cgroup v2",

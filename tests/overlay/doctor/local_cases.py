@@ -70,6 +70,11 @@ def no_shm(it: Subject, _: Path, __: pytest.MonkeyPatch) -> Iterable[Finding]:
     return shared_memory.check_shared_memory(it)
 
 
+def closed_shm(it: Subject, _: Path, patch: pytest.MonkeyPatch) -> Iterable[Finding]:
+    patch.setattr(os, "access", lambda *_: False)
+    return list(shared_memory.check_shared_memory(it))
+
+
 def locked(nnodes: int) -> Produce:
     def produce(it: Subject, _: Path, __: pytest.MonkeyPatch) -> Iterable[Finding]:
         text = LIMITS.replace(
@@ -255,6 +260,7 @@ CASES = (
     LocalCase("2 GiB", shm(2 * GIB), ("SHM002",)),
     LocalCase("16 GiB", shm(16 * GIB)),
     LocalCase("no shared memory", no_shm, ("SHM003",)),
+    LocalCase("read-only shared memory", closed_shm, ("SHM003",), "cannot be written"),
     LocalCase("locked memory, one host", locked(1)),
     LocalCase("locked memory, two hosts", locked(2), ("LIM002",), "8 MiB"),
     LocalCase("weights and page cache", weights("cuda", 60), ("MEM002",), "64.0 GiB"),
@@ -341,6 +347,7 @@ CASES = (
         ("CON001",),
     ),
     LocalCase("no libcuda", libcuda()),
+    LocalCase("libcuda of WSL", libcuda("usr/lib/wsl/lib/libcuda.so.1.1", path="/usr/lib/wsl/lib")),
 )
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +138,60 @@ def test_forced_on_there_is_no_second_try(tmp_path: Path, what: str, code: str |
     assert len(_log(tmp_path)) == 3
 
 
-def test_the_users_own_switch_does_not_bend_the_trial(tmp_path: Path) -> None:
-    own = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "PHB", "DDTREE_API_KEY": "hidden"}
-    _run(tmp_path, "", environment=own)
+def test_the_trial_runs_in_the_servers_environment(tmp_path: Path) -> None:
+    own = {"NCCL_P2P_LEVEL": "PHB", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "eth7"}
+    secrets = {"DDTREE_API_KEY": "hidden", "HF_TOKEN": "hidden", "OPENAI_API_KEY": "hidden"}
+    _run(tmp_path, "", environment=own | secrets)
     for _, _, _, seen in _log(tmp_path):
-        assert "NCCL_P2P_DISABLE" not in seen and seen["NCCL_P2P_LEVEL"] == "PHB"
+        assert own.items() <= seen.items() and "NCCL_P2P_DISABLE" not in seen
         assert "hidden" not in seen.values()
+
+
+def test_the_users_own_switch_is_the_verdict_for_all_libraries(tmp_path: Path) -> None:
+    decided = _run(tmp_path, "hang@p2p", environment={"NCCL_P2P_DISABLE": "1"})
+    assert not decided.findings and not decided.verdict.peer_to_peer
+    assert len(_log(tmp_path)) == 3
+    assert "NCCL_P2P_DISABLE=1" in decided.verdict.why
+
+
+def test_ranks_take_the_gpus_that_the_server_will(tmp_path: Path) -> None:
+    _run(tmp_path, "", first_gpu=4, gpu_step=2)
+    for _, _, argv, _ in _log(tmp_path):
+        assert argv[argv.index("--first-gpu") :][:4] == ["--first-gpu", "4", "--gpu-step", "2"]
+
+
+def test_a_signal_leaves_no_rank(tmp_path: Path) -> None:
+    """As `serve` and Ctrl-C end a trial: by an exception out of a signal's handler. The ranks do
+    not heed TERM."""
+    body = RANK + "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(120)\n"
+    python = stub(tmp_path / "python", body)
+    program = (
+        "import signal, sys\n"
+        "def stop(number, frame): raise SystemExit(128 + number)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "from ddtree_overlay.doctor.collective import CHECKS\n"
+        "from ddtree_overlay.doctor.model import Hardware\n"
+        "from ddtree_overlay.doctor.runner import run_checks\n"
+        "from tests.overlay.doctor.model_files import gpus, subject\n"
+        f"it = subject(python={python!r}, gpus_needed=2, hardware=gpus(2),\n"
+        f"    environment={{'PATH': {PATH!r}, 'LOG': {str(tmp_path / 'log')!r}}})\n"
+        "run_checks(it, checks=CHECKS)\n"
+    )
+    environment = {"PATH": PATH, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (
+            (tmp_path / "log").exists() and len(_log(tmp_path)) == 2
+        ):
+            time.sleep(0.05)
+        pids = [pid for _, pid, _, _ in _log(tmp_path)]
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        assert len(pids) == 2 and not any(map(alive, pids))
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 def test_small_shared_memory_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

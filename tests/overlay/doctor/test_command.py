@@ -15,6 +15,7 @@ from tests.overlay.doctor.nvml import doctor, environment_of, run
 
 FAST = ("--only", "driver,gpu-count,gpu-memory")
 SECRETS = {
+    "odd name": "odd-9b1f6c",
     "argv": "sk-argv-9f8e7d6c",
     "variable": "sk-variable-1a2b3c4d",
     "token": "hf_TOKENTOKENTOKEN",
@@ -76,7 +77,10 @@ def test_a_bundle_has_what_is_needed_and_no_secret(nvml: Path, tmp_path: Path) -
     key.write_text(SECRETS["file"] + "\n")
     other = tmp_path / "other"
     other.write_text(SECRETS["another file"] + "\n")
-    host = FakeHost(command_line=f"quiet netroot=https://user:{SECRETS['kernel']}@boot/x")
+    host = FakeHost(
+        command_line=f"quiet iommu=pt netroot=https://user:{SECRETS['kernel']}@boot/x "
+        f"systemd.set_credential=wifi:{SECRETS['kernel']}"
+    )
     environment = environment_of(
         host,
         nvml,
@@ -88,6 +92,8 @@ def test_a_bundle_has_what_is_needed_and_no_secret(nvml: Path, tmp_path: Path) -
         HF_TOKEN=SECRETS["token"],
         HTTPS_PROXY=f"http://me:{SECRETS['proxy']}@proxy:3128",
         NOTE=f"the key is {SECRETS['variable']}",
+        NCCL_NOTE=f"the key is {SECRETS['variable']}",
+        **dict.fromkeys(("PGPASSWORD", "OPENAI_KEY", "GH_PAT", "MYPASS"), SECRETS["odd name"]),
     )
     bundle = tmp_path / "support.tar.gz"
     arguments = (*FAST, "--tp", "8", "--bundle", str(bundle), "--api-key", SECRETS["argv"])
@@ -103,7 +109,10 @@ def test_a_bundle_has_what_is_needed_and_no_secret(nvml: Path, tmp_path: Path) -
     assert [name for name, secret in SECRETS.items() if secret in everything] == []
     assert json.loads(files["report.json"])["exit_code"] == 0
     assert len(json.loads(files["hardware.json"])["gpus"]) == 8
-    assert json.loads(files["environment.json"])["NOTE"].startswith("the key is ")
+    variables = json.loads(files["environment.json"])
+    assert variables["NOTE"] == variables["PGPASSWORD"] == "(not shown)"
+    assert variables["NCCL_NOTE"].startswith("the key is ")
+    assert "iommu=pt" in files["proc/cmdline"]
     assert "tp" in files["explain.txt"]
     assert "0000:01:00.0" in files["pci.txt"]
     assert {"version.json", "proc/self/mounts", "proc/meminfo", "nvidia-smi.txt"} <= set(files)

@@ -34,6 +34,8 @@ def test_a_host_has_exactly_its_codes(case: HostCase, nvml: Path, tmp_path: Path
     run = doctor(environment, "--only", NAMES, *PORTS, *case.arguments)
     assert run.out, run.err
     assert sorted(set(run.codes)) == sorted(case.codes), run.out
+    if case.exit_code is not None:
+        assert run.code == case.exit_code
     said = " / ".join(f["what"] for f in run.document["findings"])
     for text in case.says:
         assert text in said

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddtree_overlay.doctor import host_checks, procfs
 from ddtree_overlay.doctor.host_checks import caches, shared_memory
 from ddtree_overlay.doctor.model import Severity
+from ddtree_overlay.doctor.registry import codes
 from tests.overlay.doctor import host_cases, local_cases
 from tests.overlay.doctor.fake_host import FakeHost
 from tests.overlay.doctor.local_cases import LocalCase, host, subject
@@ -33,6 +39,16 @@ def test_every_code_of_the_host_is_produced_by_a_case() -> None:
     assert produced == defined
 
 
+def test_every_code_of_the_registry_is_in_a_test() -> None:
+    folder = Path(__file__).parent
+    said = {
+        text
+        for path in folder.glob("*.py")
+        for text in re.findall(r'"([A-Z]{3}\d{3})"', path.read_text(encoding="utf-8"))
+    }
+    assert {code.id for code, _ in codes()} <= said
+
+
 def test_every_check_names_the_codes_that_it_gives() -> None:
     seen = {check.name for check in host_checks.CHECKS}
     assert len(seen) == len(host_checks.CHECKS)
@@ -48,6 +64,41 @@ def test_space_below_the_least_is_an_error(
         (finding,) = local_cases.space(free)(it, tmp_path, patch)
     wanted = Severity.ERROR if free < caches.LEAST_BYTES else Severity.WARNING
     assert finding.severity is wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, Severity.WARNING),
+        ({"trust_remote_code": True}, Severity.ERROR),
+        ({"environment": {}}, Severity.ERROR),
+    ],
+)
+def test_a_hub_cache_that_is_only_read_refuses_nothing(
+    changes: dict[str, Any],
+    severity: Severity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, real = tmp_path / "hub", caches._try_file
+
+    def try_file(folder: Path) -> bool:
+        if folder == hub:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(folder)
+
+    monkeypatch.setattr(caches, "_try_file", try_file)
+    it = replace(subject(host(tmp_path / "root"), tmp_path / "cache"), cache_folders=(hub,))
+    it = replace(it, environment={"HF_HOME": str(hub)})
+    (finding,) = caches.check_write(replace(it, **changes))
+    assert (finding.code, finding.severity) == ("CAC001", severity)
+
+
+def test_counting_an_old_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"1234")
+    assert caches._size([tmp_path]) == (4, True)
+    monkeypatch.setattr(caches, "_COUNT_SECONDS", -1.0)
+    assert caches._size([tmp_path]) == (0, False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

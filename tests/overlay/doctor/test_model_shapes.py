@@ -29,6 +29,18 @@ def test_a_fitting_pair_has_no_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("width", "tp", "remedy"),
+    [(1536, 8, "add --ep-size 2"), (768, 8, "add --ep-size 4"), (192, 8, "choose a smaller")],
+)
+def test_the_remedy_for_cut_blocks_is_one(width: int, tp: int, remedy: str) -> None:
+    config = {**MOE, **FP8, "moe_intermediate_size": width, "num_experts": 128}
+    (finding,) = layer_findings("model", config, tp, 1)
+    assert finding.code == "SHP003" and finding.remedy.startswith(remedy)
+    if remedy.startswith("add"):
+        assert not list(layer_findings("model", config, tp, int(finding.remedy.split()[2])))
+
+
+@pytest.mark.parametrize(
     ("heads", "kv", "tp", "fits"),
     [
         (64, 8, 8, True),

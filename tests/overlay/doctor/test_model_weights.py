@@ -12,7 +12,8 @@ import pytest
 from ddtree_overlay.doctor.model import Severity
 from ddtree_overlay.doctor.model_checks.safetensors import LARGEST_HEADER, read_shard
 from ddtree_overlay.doctor.model_checks.source import Unusable
-from ddtree_overlay.doctor.model_checks.weights import INDEX, check_memory, check_weights
+from ddtree_overlay.doctor.model_checks.weights import INDEX, check_weights
+from ddtree_overlay.doctor.model_checks.weights_memory import check_memory
 from tests.overlay.doctor.model_files import (
     LFS,
     TENSORS,
@@ -190,7 +191,8 @@ def _shards(folder: Path, then: Callable[[list[Path]], Any]) -> None:
         (lambda f: _index(f, {"weight_map": {"a": 1}}), ["WGT007"]),
         (lambda f: shard(f, metadata={"total_size": 10**6}), ["WGT008"]),
         (lambda f: shard(f, metadata={"total_size": 1}), []),
-        (lambda f: _shards(f, lambda _: write_shard(f / "consolidated.safetensors")), ["WGT008"]),
+        (lambda f: _shards(f, lambda _: write_shard(f / "consolidated.safetensors")), []),
+        (lambda f: _shards(f, lambda _: write_shard(f / "other.safetensors")), ["WGT008"]),
         (lambda f: _only(f, "model-00001-of-00002.safetensors"), ["WGT005"]),
         (lambda f: _only(f, *(f"m-0000{i}-of-00002.safetensors" for i in (0, 1))), []),
         (lambda f: (_without(f) / "pytorch_model.bin").write_bytes(b"PK"), ["WGT009"]),
@@ -206,6 +208,42 @@ def test_a_model_with_a_fault(
     findings = list(check_weights(subject(model=str(folder))))
     assert ids(findings) == codes
     assert all(str(folder) in finding.what for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("extra", "severity"),
+    [
+        ("lm_head.weight", Severity.WARNING),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", Severity.WARNING),
+        ("model.layers.0.mlp.up_proj.weight", Severity.ERROR),
+    ],
+)
+def test_tensors_that_writers_drop_refuse_nothing(
+    tmp_path: Path, extra: str, severity: Severity
+) -> None:
+    folder = write_model(tmp_path / "model")
+    names = shard(folder)
+    weight_map = {f"layer.{i}.weight": name for i, name in enumerate(names)} | {extra: names[0]}
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (finding,) = check_weights(subject(model=str(folder)))
+    assert (finding.code, finding.severity) == ("WGT006", severity)
+
+
+def test_dummy_weights_are_not_looked_for(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    given = subject(model=str(folder), hardware=gpus(1), dummy_weights=True)
+    assert not list(check_weights(given)) and not list(check_memory(given))
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_weights_that_shrink_refuse_nothing(tmp_path: Path, shrinks: bool) -> None:
+    folder = write_model(tmp_path / "model")
+    write_shard(folder / "model.safetensors", {"x": ("F8_E4M3", [2 * 2**30])})
+    given = subject(model=str(folder), hardware=gpus(1, gib=1.0), shrinks_weights=shrinks)
+    (finding,) = check_memory(given)
+    assert finding.code == "WGT010"
+    assert finding.severity is (Severity.WARNING if shrinks else Severity.ERROR)
 
 
 def test_the_drafters_files_are_checked_too(tmp_path: Path) -> None:

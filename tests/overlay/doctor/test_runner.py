@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,6 +29,7 @@ from ddtree_overlay.doctor.report import document, problem_lines, summary_lines
 from ddtree_overlay.doctor.runner import Report, run_checks
 from ddtree_overlay.serve.errors import UsageError
 from ddtree_overlay.serve.manifest import Manifest
+from tests.overlay.doctor.nvml import run
 
 BAD = Code("TST001", Severity.ERROR, "bad", "mend it")
 POOR = Code("TST002", Severity.WARNING, "poor", "better it")
@@ -96,6 +99,60 @@ def test_a_check_that_hangs_is_left() -> None:
     assert time.monotonic() - began < 15
     assert [f.code for f in report.findings] == ["DOC003"]
     assert states(report)["b"] is State.PASSED
+
+
+@pytest.mark.parametrize("code", [BAD, POOR])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_broken_check_is_as_grave_as_what_it_looks_for(code: Code, hangs: bool) -> None:
+    def run(_: Subject) -> Iterable[Finding]:
+        if hangs:
+            time.sleep(30)
+        raise ValueError("odd")
+
+    (finding,) = run_checks(
+        SUBJECT, checks=[Check("x", "x", (code,), run), check("b")], fast_seconds=0.2
+    ).findings
+    assert finding.code == ("DOC003" if hangs else "DOC001")
+    assert finding.severity is code.severity
+
+
+def test_a_check_may_have_a_bound_of_its_own() -> None:
+    def slow_disk(_: Subject) -> Iterable[Finding]:
+        time.sleep(0.5)
+        return ()
+
+    patient = Check("p", "p", (BAD,), slow_disk, seconds=20)
+    assert run_checks(SUBJECT, checks=[patient], fast_seconds=0.1).exit_code == 0
+
+
+@pytest.mark.parametrize("dead", ["/m", "/d"])
+def test_a_file_system_that_does_not_answer_is_found_once(
+    dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exists(path: str) -> bool:
+        if path == dead:
+            time.sleep(30)
+        return True
+
+    monkeypatch.setattr("os.path.exists", exists)
+    it = replace(SUBJECT, model="/m", draft_model="/d")
+    report = run_checks(it, checks=[check("x", needs="model"), check("b")], fast_seconds=0.2)
+    (finding,) = report.findings
+    assert finding.code == "DOC003" and dead in finding.what
+    assert report.exit_code == 74
+    assert states(report) == {"x": State.NOT_APPLICABLE, "b": State.PASSED}
+
+
+def test_a_check_that_never_returns_does_not_keep_the_process() -> None:
+    program = (
+        "import threading\n"
+        "from tests.overlay.doctor.test_runner import BAD, SUBJECT\n"
+        "from ddtree_overlay.doctor.model import Check\n"
+        "from ddtree_overlay.doctor.runner import run_checks\n"
+        "never = Check('n', 'n', (BAD,), lambda _: threading.Event().wait())\n"
+        "raise SystemExit(run_checks(SUBJECT, checks=[never], fast_seconds=0.2).exit_code)\n"
+    )
+    assert run(["-c", program], {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}).code == 74
 
 
 def test_an_interrupt_passes_through_a_slow_check() -> None:

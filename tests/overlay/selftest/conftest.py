@@ -18,6 +18,14 @@ from tests.overlay.conftest import OVERLAY
 HERE = Path(__file__).resolve().parent
 # Only so that a hang ends.
 SECONDS = 90.0
+# Its pace is set for real servers; what is waited for here is a stub's.
+RUN = """
+import sys
+from ddtree_overlay.selftest import run, server
+from ddtree_overlay.serve.cli import main
+run.METRICS_SECONDS, server.POLL_SECONDS, server.TERM_SECONDS = 1.0, 0.05, 1.5
+sys.exit(main())
+"""
 
 
 @dataclass
@@ -45,7 +53,7 @@ class Bench:
 
     def start(self, *arguments: str, fault: str = "", **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "ddtree_overlay.serve.cli", "selftest", *arguments],
+            [sys.executable, "-c", RUN, "selftest", *arguments],
             env=self.environment(fault, **more),
             cwd=self.root,
             stdout=subprocess.PIPE,
@@ -90,8 +98,8 @@ def alive(pid: int) -> bool:
     return state != "Z"  # dead, and its parent has not asked
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def set_up(tmp_path: Path) -> Bench:
+    """A bench in an empty folder."""
     for name in ("bin", "host/dev", "stub", "tmp"):
         (tmp_path / name).mkdir(parents=True)
     python = tmp_path / "bin/python"
@@ -100,7 +108,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     (tmp_path / "manifest.json").write_text(
         json.dumps({"version": "0.1.0", "build_id": "b-123", "variant": "cu130", "stand_in": False})
     )
-    found = Bench(tmp_path)
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = set_up(tmp_path)
     yield found
     for pid in found.left():
         os.kill(pid, 9)

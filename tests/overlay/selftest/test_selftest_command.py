@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ddtree_overlay.selftest.workload import CHATS, TEXTS
-from tests.overlay.selftest.conftest import Bench
+from tests.overlay.selftest.conftest import Bench, set_up
 
 
 def receipt(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
@@ -42,30 +44,54 @@ def test_two_servers_that_agree_pass(bench: Bench) -> None:
     assert list((bench.root / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("fault", "checks"),
-    [
-        ("token", {"alone", "together", "grammar"}),
-        ("ends", {"alone", "together", "grammar"}),
-        ("finish", {"alone", "together", "grammar"}),
-        ("stream", {"streamed"}),
-        ("chat", {"chat"}),
-        ("grammar", {"grammar"}),
-        ("sampled", {"sampled"}),
-        ("both", {"recorded"}),
-        ("one-piece", {"stream"}),
-        ("no-grammar", {"constrained"}),
-        ("no-trees", {"trees", "off-spine"}),
-        ("chains", {"trees", "off-spine"}),
-        ("fall-backs", {"trees"}),
-        ("slow", {"accept length"}),
-        ("no-metric", {"metrics"}),
-    ],
-)
+FAULTS = {
+    "token": {"alone", "together", "grammar"},
+    "ends": {"alone", "together", "grammar"},
+    "finish": {"alone", "together", "grammar"},
+    "stream": {"streamed"},
+    "chat": {"chat"},
+    "grammar": {"grammar"},
+    "sampled": {"sampled"},
+    "both": {"recorded"},
+    "one-piece": {"stream"},
+    "no-grammar": {"constrained"},
+    "no-trees": {"trees", "off-spine"},
+    "chains": {"trees", "off-spine"},
+    "fall-backs": {"trees"},
+    "slow": {"accept length"},
+    "no-metric": {"metrics"},
+}
+# Each run mostly waits for its servers.
+TOGETHER = 4
+
+
+@pytest.fixture(scope="module")
+def faulty(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, tuple[Bench, subprocess.CompletedProcess[str]]]]:
+    """A run of each fault."""
+    benches = {fault: set_up(tmp_path_factory.mktemp("bench")) for fault in FAULTS}
+
+    def run(fault: str) -> subprocess.CompletedProcess[str]:
+        return benches[fault].run("--json", "--receipt", "receipt.json", fault=fault)
+
+    try:
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            done = dict(zip(FAULTS, pool.map(run, FAULTS), strict=True))
+        yield {fault: (benches[fault], done[fault]) for fault in FAULTS}
+    finally:
+        for bench in benches.values():
+            for pid in bench.left():
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("fault", "checks"), FAULTS.items())
 def test_each_kind_of_fault_fails_its_check_alone(
-    bench: Bench, fault: str, checks: set[str]
+    faulty: dict[str, tuple[Bench, subprocess.CompletedProcess[str]]],
+    fault: str,
+    checks: set[str],
 ) -> None:
-    done = bench.run("--json", "--receipt", "receipt.json", fault=fault)
+    bench, done = faulty[fault]
     assert done.returncode == 77, done.stderr
     assert failed(done) - {"grammar"} == checks - {"grammar"}
     assert ("grammar" in failed(done)) == ("grammar" in checks)
@@ -106,7 +132,7 @@ def test_a_server_that_fails_cannot_be_tested(bench: Bench, fault: str, says: st
 @pytest.mark.parametrize("fault", ["never-ready", "hangs"])
 def test_a_hang_ends(bench: Bench, fault: str) -> None:
     began = time.monotonic()
-    done = bench.run("--timeout", "8", fault=fault)
+    done = bench.run("--timeout", "4", fault=fault)
     assert done.returncode == 78, done.stderr
     assert time.monotonic() - began < 60
     assert "time" in done.stderr
@@ -120,8 +146,15 @@ def test_logs_are_kept_where_asked(bench: Bench) -> None:
     assert (bench.root / "logs/here/plain.log").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("fault", ["never-ready", "hangs", "stubborn-hangs"])
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        ("never-ready", signal.SIGTERM),
+        ("never-ready", signal.SIGINT),
+        ("hangs", signal.SIGHUP),
+        ("stubborn-hangs", signal.SIGTERM),
+    ],
+)
 def test_a_signal_leaves_nothing(bench: Bench, number: signal.Signals, fault: str) -> None:
     more = {"STUB_STUBBORN": "1"} if fault.startswith("stubborn") else {}
     process = bench.start(fault=fault.removeprefix("stubborn-"), **more)

@@ -23,15 +23,27 @@ TAG = "DDTREE_TEST_TAG"
 # Only bounds, so that a hang ends.
 SECONDS = 30.0
 
+# The appliance's own pace is set for hosts, on which nobody waits for it to notice.
 RUN = """
 import json, sys
+from ddtree_overlay.serve import poll, server_process, supervise
 from ddtree_overlay.serve.errors import EntryError
-from ddtree_overlay.serve.supervise import Launch, supervise
+from ddtree_overlay.serve.supervise import Launch
+poll.INTERVAL_SECONDS = supervise.TICK_SECONDS = 0.05
+server_process.TREE_SECONDS, supervise.REPORT_SECONDS = 0.2, 1
 try:
-    sys.exit(supervise(Launch(**json.loads(sys.stdin.read()))))
+    sys.exit(supervise.supervise(Launch(**json.loads(sys.stdin.read()))))
 except EntryError as error:
     print(*error.lines(), sep="\\n", file=sys.stderr)
     sys.exit(error.exit_code)
+"""
+
+FAIL = """
+from ddtree_overlay.serve.poll import Poller
+from ddtree_overlay.serve.probes import Probes
+def fail(*_):
+    raise RuntimeError("the test's")
+{name} = fail
 """
 
 
@@ -76,8 +88,11 @@ class Appliance:
         self.log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, stub: dict[str, Any] | None = None, **launch: Any) -> Appliance:
-        """`stub`: options of the stub server; `launch`: fields of Launch."""
+    def start(
+        self, stub: dict[str, Any] | None = None, *, fails: str = "", **launch: Any
+    ) -> Appliance:
+        """`stub`: options of the stub server; `fails`: a method that raises; `launch`: fields of
+        Launch."""
         options = {"folder": str(self.folder), "port": self.port, **(stub or {})}
         environment = {"PATH": os.environ["PATH"], TAG: self.tag, "DDTREE_API_KEY": "never-this"}
         fields: dict[str, Any] = {
@@ -95,7 +110,7 @@ class Appliance:
         Launch(**fields)  # a wrong field is the test's error, not the appliance's
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN],
+                [sys.executable, "-c", (FAIL.format(name=fails) if fails else "") + RUN],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -51,6 +51,7 @@ class Stub:
             "draining": self.draining,
             "in_flight": self.in_flight,
             "last_output_age": self.options.get("last_output_age"),
+            "waiting_age": self.options.get("waiting_age", 0.1) if self.in_flight else None,
             "tokens": 7,
         }
 
@@ -61,6 +62,8 @@ class Stub:
     def drain(self) -> None:
         while True:
             time.sleep(0.05)
+            if (self.folder / "end").exists():
+                os._exit(self.options.get("serve_status", 3))
             if self.draining and self.in_flight == 0 and not self.options.get("lingers"):
                 os._exit(self.options.get("drained_status", 0))
 
@@ -116,7 +119,8 @@ def main() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path in options.get("paths", ["/health/ddtree"])
-            time.sleep(options.get("answer_seconds", 0))
+            silent = stub.draining and options.get("silent_draining")
+            time.sleep(60 if silent else options.get("answer_seconds", 0))
             body = json.dumps(stub.health()).encode()
             self.send_response(200 if known else 404)
             self.send_header("Content-Length", str(len(body)))
@@ -127,11 +131,6 @@ def main() -> None:
             pass
 
     server = ThreadingHTTPServer((options.get("bind", "127.0.0.1"), options["port"]), Handler)
-    if options.get("serve_seconds") is not None:
-        timer = threading.Timer(
-            options["serve_seconds"], lambda: os._exit(options.get("serve_status", 3))
-        )
-        timer.start()
     server.serve_forever()
 
 

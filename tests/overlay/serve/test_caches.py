@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ddtree_overlay.serve.caches import COMPILED, DOWNLOADED, cache_folders, cache_variables
+from ddtree_overlay.serve.caches import (
+    BYTECODE,
+    COMPILED,
+    DOWNLOADED,
+    NO_BYTECODE,
+    cache_folders,
+    cache_variables,
+)
 
 
 def test_compiled_things_are_kept_by_build_and_downloads_are_not() -> None:
@@ -39,3 +49,29 @@ def test_the_folders_are_those_of_the_variables() -> None:
     folders = cache_folders(found)
     assert Path("/mine") in folders and Path("/c/b/triton") in folders
     assert len(folders) == len(COMPILED) + len(DOWNLOADED)
+
+
+def test_python_keeps_bytecode_by_build_though_the_image_says_it_writes_none() -> None:
+    found = cache_variables("/c", "b", {NO_BYTECODE: "1"})
+    assert (found[BYTECODE].value, found[NO_BYTECODE].value) == ("/c/b/bytecode", "")
+
+
+@pytest.mark.parametrize("given", ["1", ""])
+def test_who_set_a_folder_for_bytecode_also_says_whether_it_is_written(given: str) -> None:
+    found = cache_variables("/c", "b", {BYTECODE: "/mine", NO_BYTECODE: given})
+    assert found[BYTECODE].value == "/mine" and NO_BYTECODE not in found
+
+
+def test_a_python_with_these_variables_writes_there_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "module_of_mine.py").write_text("x = 1")
+    found = cache_variables(str(tmp_path / "cache"), "b", {NO_BYTECODE: "1"})
+    variables = {name: str(found[name].value) for name in (BYTECODE, NO_BYTECODE)}
+    subprocess.run(
+        [sys.executable, "-c", "import module_of_mine"],
+        env={**os.environ, NO_BYTECODE: "1", "PYTHONPATH": str(tmp_path / "src"), **variables},
+        check=True,
+        timeout=60,
+    )
+    written = list(tmp_path.rglob("module_of_mine*.pyc"))
+    assert written and all((tmp_path / "cache" / "b" / "bytecode") in p.parents for p in written)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from ddtree_overlay.serve.cli import COMMANDS
 from tests.overlay.compiler import require_compiler
-from tests.overlay.doctor.fake_host import FakeHost, gpus
+from tests.overlay.doctor.fake_host import FakeGpu, FakeHost, gpus
 from tests.overlay.doctor.model_files import DRAFTER, TARGET, write_model
 from tests.overlay.doctor.nvml import Run, compile_stub, environment_of, run
-from tests.overlay.serve.appliance import free_port
+from tests.overlay.serve.appliance import free_port, until
 
+# One of them, by somebody else.
+OCCUPIED = (*gpus(7), FakeGpu(7, used_mib=90_000))
 KEY = "sk-a-key-that-must-not-be-seen"
 # Needs torch; here `python` is the recorder.
 SKIPPED = "all-reduce"
@@ -31,6 +36,20 @@ with open(os.environ["RECORD"], "w") as file:
         "secrets": json.loads(os.fdopen(int(fd)).read()) if fd else None,
     }}, file)
 sys.exit(int(os.environ.get("RECORDED_EXIT", "41")))
+"""
+
+
+# `serve` whose checks take long: what a GPU in error or a slow disk makes of them.
+SLOW_CHECK = """
+import os, pathlib, sys, time
+from ddtree_overlay.serve import cli, command
+
+def slow(*_args, **_kwargs):
+    (pathlib.Path(os.environ["RECORD"]).parent / "checking").touch()
+    time.sleep(60)
+
+command.run_checks = slow
+sys.exit(cli.main(["serve"]))
 """
 
 
@@ -113,7 +132,7 @@ def test_eight_healthy_gpus_are_served_with_what_was_resolved(
     [
         (FakeHost(gpus=(), library=False), "DRV"),
         (FakeHost(driver="535.104.05", module="535.104.05", cuda=12020), "DRV"),
-        (FakeHost(gpus=gpus(used_mib=90_000)), "GPU"),
+        (FakeHost(gpus=OCCUPIED), "GPU"),
         (FakeHost(gpus=gpus(mig=1)), "GPU"),
     ],
     ids=["no driver", "old driver", "occupied", "MIG"],
@@ -131,7 +150,7 @@ def test_a_host_that_cannot_serve_is_told_before_anything_starts(
 
 
 def test_skipped_checks_let_it_start(tmp_path: Path, library: Path) -> None:
-    here = container(tmp_path, library, FakeHost(gpus=gpus(used_mib=90_000)))
+    here = container(tmp_path, library, FakeHost(gpus=OCCUPIED))
     ran = here.serve(DDTREE_SKIP_CHECKS=f"{SKIPPED},gpu-memory")
     assert here.record is not None, ran.err
     assert "gpu-memory" in ran.err
@@ -193,3 +212,52 @@ def test_its_probe_port_taken_is_one_error(tmp_path: Path, library: Path) -> Non
         ran = here.serve()
     assert ran.code == 88, ran.err
     assert ran.err.count("\n") == 2
+
+
+def test_dry_run_shows_sglangs_defaults_on_demand(tmp_path: Path, library: Path) -> None:
+    here = container(tmp_path, library, FakeHost())
+    brief, whole = (here.serve("--dry-run", *more) for more in ([], ["--all"]))
+    assert (brief.code, whole.code) == (0, 0)
+    assert "--schedule-policy" in whole.out and "--schedule-policy" not in brief.out
+    assert here.serve("--all").code == 64
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_what_is_shown_is_what_the_server_gets(tmp_path: Path, library: Path, count: int) -> None:
+    here = container(tmp_path, library, FakeHost(gpus=gpus(count=count)))
+    shown = json.loads(here.serve("--dry-run", "--json", PYTHONDONTWRITEBYTECODE="1").out)
+    ran = here.serve(PYTHONDONTWRITEBYTECODE="1", DDTREE_PEER_TO_PEER="auto")
+    record = here.record
+    assert record is not None, ran.err
+    assert record["argv"][2:] == shown["argv"]
+    had = {name: value["value"] for name, value in shown["environment"].items()}
+    assert {name: record["environment"][name] for name in had} == had
+    assert had["PYTHONDONTWRITEBYTECODE"] == ""
+    assert had["PYTHONPYCACHEPREFIX"].startswith(str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_stop_during_the_checks_starts_nothing(tmp_path: Path, library: Path, name: str) -> None:
+    here = container(tmp_path, library, FakeHost())
+    slow = tmp_path / "slow.py"
+    slow.write_text(SLOW_CHECK)
+    process = subprocess.Popen(
+        [sys.executable, str(slow)], env=here.environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until((tmp_path / "checking").exists, "the checks run")
+        process.send_signal(signal.Signals[name])
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert said.splitlines()[-1] == f"ddtree: {name} during the checks: nothing was started"
+    assert here.record is None
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(tmp_path: Path, library: Path, command: str) -> None:
+    here = container(tmp_path, library, FakeHost())
+    ran = here.serve(command, "--help")
+    assert ran.code in (0, 41), ran.err  # 41: handed over to SGLang's
+    assert f"ddtree {command}" in ran.out

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddtree_overlay.doctor.model import Hardware
-from ddtree_overlay.serve import errors
+from ddtree_overlay.serve import errors, model_config
 from ddtree_overlay.serve.derive import memory_fraction
 from ddtree_overlay.serve.model_config import model_facts
 from ddtree_overlay.serve.resolve import level_is_given
@@ -203,7 +205,8 @@ def test_without_a_gpu_nothing_of_a_gpu_is_computed(tmp_path: Path) -> None:
     ("arguments", "value"),
     [
         (["--max-running-requests", "24"], "24"),
-        (["--max-running-requests", "24", "--dp", "2"], "12"),
+        (["--max-running-requests", "24", "--dp", "2"], "24"),
+        (["--max-running-requests", "24", "--dp", "2", "--enable-dp-attention"], "12"),
         (["--cuda-graph-max-bs", "4"], "4"),
         (["--cuda-graph-bs", "1", "2"], None),
         (["--disable-cuda-graph"], None),
@@ -304,3 +307,118 @@ def test_a_models_config_that_says_nothing_is_no_error(text: str, tmp_path: Path
 def test_a_drafters_block_may_be_nested(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"dflash_config": {"block_size": 8}}))
     assert model_facts(str(tmp_path)).block_size == 8
+
+
+FP8_235B = {
+    "num_attention_heads": 64,
+    "num_experts": 128,
+    "moe_intermediate_size": 1536,
+    "intermediate_size": 12288,
+    "quantization_config": {"weight_block_size": [128, 128]},
+}
+FP8_30B = {**FP8_235B, "num_attention_heads": 32, "moe_intermediate_size": 768}
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "size"),
+    [
+        (FP8_235B, [], "2"),
+        (FP8_30B, [], "4"),
+        (FP8_235B, ["--tp", "4"], None),
+        (FP8_235B, ["--ep-size", "8"], "8"),
+        ({**FP8_235B, "quantization_config": {}}, [], None),
+        ({"text_config": FP8_235B}, [], "2"),
+        ({**FP8_235B, "num_experts": 0}, [], None),
+        # No size would do: the doctor says so.
+        ({**FP8_235B, "moe_intermediate_size": 1000}, [], None),
+    ],
+)
+def test_block_quantised_experts_are_spread_so_that_blocks_stay_whole(
+    config: dict[str, Any], arguments: list[str], size: str | None, tmp_path: Path
+) -> None:
+    plan = derived(host(8), ["--model", model(tmp_path, config), *arguments])
+    assert plan.flag("--ep-size") == size
+
+
+@pytest.mark.parametrize(
+    ("config", "experts"),
+    [
+        ({"num_experts": 128}, 128),  # Qwen3-30B-A3B, Qwen3-235B-A22B
+        ({"num_local_experts": 32}, 32),  # gpt-oss, Mixtral
+        ({"n_routed_experts": 256, "n_shared_experts": 1}, 256),  # DeepSeek
+        ({"text_config": {"num_local_experts": 16}}, 16),  # Llama-4
+        ({"text_config": {"num_experts": 128}, "vision_config": {}}, 128),  # Qwen3-VL
+        ({"thinker_config": {"text_config": {"num_experts": 128}}}, 128),  # Qwen3-Omni
+        ({"num_experts": 0}, None),
+        ({"num_local_experts": 1}, None),
+        ({"num_experts": True}, None),
+        ({"num_attention_heads": 8}, None),
+    ],
+)
+def test_a_mixture_of_experts_is_recognised(
+    config: dict[str, Any], experts: int | None, tmp_path: Path
+) -> None:
+    assert model_facts(model(tmp_path, config)).experts == experts
+    plan = derived(host(8), pair(tmp_path / "pair", config))
+    assert plan.profile == ("moe-8gpu" if experts else "dense-8gpu")
+
+
+def test_eight_smaller_gpus_do_not_take_the_numbers_of_large_ones(tmp_path: Path) -> None:
+    plan = derived(host(8, 24.0), pair(tmp_path))
+    assert plan.profile == "multi-gpu"
+    assert plan.get("tp") == 8
+    assert plan.settings["memory_fraction"].source.startswith("computed")
+
+
+def test_a_profile_that_nobody_named_yields_to_the_models_heads(tmp_path: Path) -> None:
+    seven_b = pair(tmp_path, {"num_attention_heads": 28, "max_position_embeddings": 32768})
+    plan = derived(host(8), seven_b)
+    assert (plan.profile, plan.get("tp")) == ("dense-8gpu", 4)
+    assert "28 attention heads" in plan.settings["tp"].source
+    # Who names it gets its number, and the doctor's finding.
+    assert derived(host(8), [*seven_b, "--profile", "dense-8gpu"]).get("tp") == 8
+
+
+def test_a_profiles_context_is_also_bounded_by_the_drafters(tmp_path: Path) -> None:
+    draft = model(tmp_path, {"block_size": 16, "max_position_embeddings": 4096}, "short")
+    target = ["--model", model(tmp_path, DENSE)]
+    plan = derived(host(8), [*target, "--draft-model", draft])
+    assert plan.get("context_length") == 4096
+    assert "drafter" in plan.settings["context_length"].source
+    given = derived(host(8), [*target, "--draft-model", draft, "--context-length", "8192"])
+    assert given.get("context_length") == 8192
+
+
+@pytest.mark.parametrize(
+    ("gpus", "arguments", "idle"),
+    [
+        (8, [], None),
+        (7, [], "3 of 7"),
+        (16, [], "8 of 16"),
+        (16, ["--tp", "16"], None),
+        (8, ["--tp", "4", "--dp", "2"], None),
+        (8, ["--tp", "2", "--pp", "2"], "4 of 8"),
+        (1, [], None),
+        (0, [], None),
+    ],
+)
+def test_gpus_that_stay_idle_are_said(
+    gpus: int, arguments: list[str], idle: str | None, tmp_path: Path
+) -> None:
+    notes = [
+        note for note in derived(host(gpus), [*pair(tmp_path), *arguments]).notes if "idle" in note
+    ]
+    assert [note.startswith(f"{idle} GPUs") for note in notes] == ([True] if idle else [])
+
+
+def test_a_model_folder_that_never_answers_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A dead network mount: the doctor says so, with its own bound; here it counts as unreadable."""
+    released = threading.Event()
+    monkeypatch.setattr(model_config, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(model_config, "read_regular", lambda *_: b"{}" * released.wait(30))
+    try:
+        assert model_config.model_facts(str(tmp_path)) == model_config.ModelFacts()
+    finally:
+        released.set()

@@ -127,7 +127,7 @@ def test_in_flight_lasts_from_the_first_to_the_last_byte(path: str) -> None:
         await asyncio.sleep(0.01)
         if path != "/fails":
             body = await health(made)
-            assert body["in_flight"] == 1 and body["waiting_age"] > 0
+            assert body["in_flight"] == 1
         release.set()
         await asyncio.gather(task, return_exceptions=True)
         body = await health(made)
@@ -136,17 +136,49 @@ def test_in_flight_lasts_from_the_first_to_the_last_byte(path: str) -> None:
     asyncio.run(play())
 
 
-def test_the_oldest_request_counts_as_waiting() -> None:
+def test_the_oldest_request_that_the_model_has_counts_as_waiting() -> None:
+    rids = {"a": object()}
+    made = gate(manager(rid_to_state=rids))
+
     async def play() -> None:
-        releases = [asyncio.Event(), asyncio.Event()]
-        made = gate(manager(), releases[0])
-        first = Client(made, "POST", "/a").start()
+        await health(made)
         await asyncio.sleep(0.2)
-        second = Client(made, "POST", "/b").start()
-        await asyncio.sleep(0.01)
+        rids["b"] = object()
         assert (await health(made))["waiting_age"] >= 0.2
-        releases[0].set()
-        await asyncio.gather(first, second)
+        del rids["a"]
+        assert (await health(made))["waiting_age"] < 0.2
+        rids.clear()
+        assert (await health(made))["waiting_age"] is None
+
+    asyncio.run(play())
+
+
+def test_a_slow_client_keeps_the_model_from_nothing() -> None:
+    """It holds a drain, and is no stall: its body has not come, or its answer is not read."""
+
+    async def play() -> None:
+        release = asyncio.Event()
+        made = gate(manager(), release)
+        task = Client(made, "POST", "/generate").start()
+        await asyncio.sleep(0.1)
+        body = await health(made)
+        assert (body["in_flight"], body["waiting_age"]) == (1, None)
+        release.set()
+        await task
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_a_client_that_goes_away_is_not_in_flight_for_good(kind: str) -> None:
+    async def play() -> None:
+        made = gate(manager(), asyncio.Event())
+        task = Client(made, "POST", "/generate", kind=kind).start()
+        await asyncio.sleep(0.01)
+        assert made.in_flight() == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert made.in_flight() == 0
 
     asyncio.run(play())
 

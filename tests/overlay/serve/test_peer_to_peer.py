@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ddtree_overlay.doctor.model import Verdict
@@ -107,3 +109,35 @@ def test_given_switches_are_not_said_twice() -> None:
     names = [flag.name for flag in after.flags]
     assert names.count("--disable-custom-all-reduce") == 1
     assert next(f for f in after.flags if f.name == SWITCHED_OFF[0]).source == "command line"
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+@pytest.mark.parametrize("value", ["1", " 1 ", "2"])
+def test_nccls_own_switch_means_all_libraries(gpus: int, value: str) -> None:
+    plan = derived(host(gpus), MODEL, environment={"NCCL_P2P_DISABLE": value})
+    setting = plan.settings["peer_to_peer"]
+    assert (setting.value, setting.source) == ("off", "environment NCCL_P2P_DISABLE")
+    assert set(SWITCHED_OFF) <= flags(plan)
+    assert plan.environment["NCCL_P2P_DISABLE"].value == "1"
+
+
+def test_a_files_switch_of_nccl_too(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[environment]\nNCCL_P2P_DISABLE = 1\n")
+    plan = derived(host(8), MODEL, file=tmp_path / "c.toml")
+    assert plan.get("peer_to_peer") == "off"
+    assert set(SWITCHED_OFF) <= flags(plan)
+
+
+def test_a_switch_that_is_not_thrown_changes_nothing() -> None:
+    for value in ("0", ""):
+        plan = derived(host(8), MODEL, environment={"NCCL_P2P_DISABLE": value})
+        assert plan.get("peer_to_peer") == "auto"
+
+
+@pytest.mark.parametrize(("value", "setting"), [("1", "on"), ("0", "off")])
+def test_a_switch_against_the_setting_is_a_conflict(value: str, setting: str) -> None:
+    with pytest.raises(ConflictError, match="NCCL_P2P_DISABLE"):
+        derived(
+            *(host(8), [*MODEL, "--peer-to-peer", setting]),
+            environment={"NCCL_P2P_DISABLE": value},
+        )

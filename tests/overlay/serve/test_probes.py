@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ddtree_overlay.serve import metrics_text
 from ddtree_overlay.serve import probes as module
 from ddtree_overlay.serve.errors import ProbePortError
 from ddtree_overlay.serve.metrics_text import (
@@ -22,9 +24,10 @@ from ddtree_overlay.serve.metrics_text import (
     read_gpu_memory,
     render_metrics,
 )
+from ddtree_overlay.serve.poll import parse_answer
 from ddtree_overlay.serve.probes import Probes
 from ddtree_overlay.serve.status import Answer, Phase, Status
-from tests.overlay.serve.appliance import free_port
+from tests.overlay.serve.appliance import free_port, until
 
 PATHS = ["/livez", "/readyz", "/progressz", "/status", "/metrics"]
 
@@ -146,25 +149,55 @@ def test_clients_that_only_connect_do_not_shut_others_out(
             except (OSError, http.client.HTTPException):
                 assert time.monotonic() < deadline, "shut out for good"
                 time.sleep(0.05)
-        handlers = [t for t in threading.enumerate() if "process_request_thread" in t.name]
-        assert len(handlers) <= module.CONNECTIONS
     finally:
         for connection in held:
             connection.close()
 
 
-def test_too_many_at_once_are_turned_away(probes: Probes) -> None:
+def test_whoever_holds_on_does_not_shut_out_the_next(probes: Probes) -> None:
+    """Also not byte by byte, which no timeout of one read ends."""
     held = [
         socket.create_connection(("127.0.0.1", probes.port), timeout=5)
         for _ in range(module.CONNECTIONS)
     ]
     try:
-        # At once, and not when a handler has waited REQUEST_SECONDS for a request.
-        with socket.create_connection(("127.0.0.1", probes.port), timeout=2) as extra:
-            assert extra.recv(1) == b""
+        for _ in range(5):
+            for connection in held:
+                with suppress(OSError):
+                    connection.sendall(b"G")
+            # At once, and not when a handler has waited REQUEST_SECONDS for a request.
+            began = time.monotonic()
+            assert ask(probes, "/livez")[0] == 200
+            assert time.monotonic() - began < module.REQUEST_SECONDS
     finally:
         for connection in held:
             connection.close()
+
+
+def test_a_flood_piles_up_no_threads(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients whose handlers are too busy to notice that they gave way."""
+    held: list[socket.socket] = []
+    busy = threading.Event()
+
+    def sample(*_: object) -> tuple[GpuMemory, ...]:
+        busy.wait(30)
+        return ()
+
+    monkeypatch.setattr(GpuSampler, "sample", sample)
+    try:
+        for _ in range(4 * module.CONNECTIONS):
+            held.append(socket.create_connection(("127.0.0.1", probes.port), timeout=5))
+            with suppress(OSError):
+                held[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert held[-1].recv(1) == b""  # turned away
+        names = [thread.name for thread in threading.enumerate()]
+        count = sum("process_request_thread" in name for name in names)
+        assert module.CONNECTIONS < count <= 2 * module.CONNECTIONS
+    finally:
+        busy.set()
+        for connection in held:
+            connection.close()
+    until(lambda: ask(probes, "/livez")[0] == 200, "an answer again")
 
 
 # -- metrics -----------------------------------------------------------------------------------
@@ -245,6 +278,39 @@ def test_a_failing_nvml_gives_no_gpus(monkeypatch: pytest.MonkeyPatch, name: str
 def test_no_nvml_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert read_gpu_memory() == ()
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "true", '"1"', "[]", "null"])
+def test_a_number_that_is_none_does_not_end_the_poller(value: str) -> None:
+    body = f'{{"status": "Up", "in_flight": {value}, "waiting_age": {value}}}'
+    answer = parse_answer(body.encode(), 1.0)
+    assert (answer.in_flight, answer.waiting_age) == (None, None)
+
+
+def test_many_readers_at_once_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(threading.Thread):
+        def start(self) -> None:
+            time.sleep(0.05)  # what a scheduler may do
+            super().start()
+
+    monkeypatch.setattr(
+        metrics_text, "threading", SimpleNamespace(Thread=Late, Lock=threading.Lock)
+    )
+    calls: list[int] = []
+    done: list[object] = []
+
+    def read() -> tuple[GpuMemory, ...]:
+        calls.append(1)
+        time.sleep(0.3)
+        return ()
+
+    sampler = GpuSampler(read)
+    readers = [threading.Thread(target=lambda: done.append(sampler.sample())) for _ in range(20)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert (len(calls), len(done)) == (1, len(readers))
 
 
 def test_a_driver_that_hangs_holds_one_thread_and_no_reader() -> None:

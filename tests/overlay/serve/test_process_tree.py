@@ -94,6 +94,13 @@ def test_helpers_come_and_go() -> None:
     assert watching.lost([SERVER, WORKER, zombie(HELPER)], 10, 200) is None
 
 
+def test_a_helper_that_failed_unasked_is_no_crash() -> None:
+    watching = watch()
+    failed = [SERVER, WORKER, zombie(HELPER, 1 << 8)]  # status 1
+    assert watching.lost(failed, 10, 0) is None
+    assert watching.lost(failed, 10, 100) is None
+
+
 def test_a_child_that_crashed_unasked_is_lost_too() -> None:
     watching = watch()
     crashed = [SERVER, WORKER, zombie(HELPER, 11)]

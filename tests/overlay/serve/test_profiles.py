@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from ddtree_overlay.serve.errors import EntryError, ProfileError, SettingError, UnknownSettingError
-from ddtree_overlay.serve.profiles import BUILT_IN, load_profile, profile_files, read_profile
+from ddtree_overlay.serve.profiles import (
+    BUILT_IN,
+    load_profile,
+    profile_files,
+    profile_folder,
+    read_profile,
+)
 from ddtree_overlay.serve.profiles_command import profiles_command
 from ddtree_overlay.serve.tiers import choose
 from ddtree_overlay.sglang.defaults import SWEET_SPOT, hardware_of
@@ -213,3 +219,17 @@ def test_the_command_takes_nothing_else(arguments: list[str]) -> None:
     with pytest.raises(EntryError) as raised:
         profiles_command(arguments, {})
     assert raised.value.exit_code == 64
+
+
+def test_one_broken_file_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.toml").write_text("=")
+    with pytest.raises(ProfileError, match="broken"):
+        profiles_command([], {"DDTREE_PROFILE_DIR": str(tmp_path)})
+    assert "dense-8gpu" in capsys.readouterr().out
+
+
+def test_a_folder_of_profiles_that_is_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="DDTREE_PROFILE_DIR"):
+        profile_folder({"DDTREE_PROFILE_DIR": str(tmp_path / "absent")})

@@ -21,6 +21,7 @@ SECRET = "hunter22"
         *("DDTREE_API_KEY", "DDTREE_ADMIN_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
         *("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "PGPASSWORD_PASSWORD", "DB_PASSWORD"),
         *("--api-key", "--admin-api-key", "--ssl-keyfile-password", "client.secret", "apiKey"),
+        *("PGPASSWORD", "MYSQL_PASSWD", "OPENAI_KEY", "GH_PAT"),
         *("REGISTRY_AUTH", "SESSION_COOKIE", "OPENAI_API_KEY", "GITHUB_TOKEN", "authorization"),
     ],
 )

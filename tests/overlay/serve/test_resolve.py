@@ -449,5 +449,57 @@ class TestSglangYaml:
         plan = self.plan("api-key: hunter22\n")
         assert "hunter22" not in repr(plan)
 
-    def test_one_that_cannot_be_read_is_left_to_the_server(self) -> None:
-        assert resolved("--config", "/gone.yaml").flag("--config") == "/gone.yaml"
+    def test_one_that_cannot_be_read_is_refused(self) -> None:
+        with pytest.raises(errors.ConfigFileError, match=r"/gone\.yaml"):
+            resolved("--config", "/gone.yaml")
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", "2024-01-01T00:00:00", "00:00:00", "[1]", "{a=1}"])
+@pytest.mark.parametrize("name", ["port", "memory_fraction", "context_length", "metrics", "model"])
+def test_every_type_of_toml_is_refused_where_it_does_not_belong(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.toml").write_text(f"{name} = {value}\n")
+    with pytest.raises(errors.SettingError, match=name):
+        resolved(file=tmp_path / "c.toml")
+
+
+def test_toml_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("a = " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(errors.ConfigFileError, match="not TOML"):
+        resolved(file=tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_file_that_says_two_things_is_a_conflict_in_any_order(order: int, tmp_path: Path) -> None:
+    lines = ["tp = 4", 'sglang_args = "--tp-size 2"'][::order]
+    (tmp_path / "c.toml").write_text("\n".join(lines))
+    with pytest.raises(errors.ConflictError, match="tp is given twice"):
+        resolved(file=tmp_path / "c.toml")
+
+
+def test_a_variable_in_lower_case_is_a_mistake_and_not_nothing() -> None:
+    with pytest.raises(errors.UnknownSettingError) as caught:
+        resolved(environment={"ddtree_tp": "4"})
+    assert "DDTREE_TP" in caught.value.remedy
+
+
+@pytest.mark.parametrize("port", [30000, 30080])
+def test_the_hosts_meet_at_a_port_of_their_own(port: int) -> None:
+    group = ["--nnodes", "2", "--dist-init-addr", f"h:{port}"]
+    with pytest.raises(errors.ConflictError, match=str(port)):
+        resolved(*group)
+    assert resolved(*group, "--node-rank", "1").get("node_rank") == 1
+
+
+def test_a_switch_of_sglangs_file_cannot_be_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("enable-metrics: true\n")
+    with pytest.raises(errors.ConflictError, match="metrics"):
+        resolved("--config", str(tmp_path / "own.yaml"), "--no-metrics")
+
+
+def test_a_failure_is_two_lines_whatever_was_given() -> None:
+    with pytest.raises(errors.UnknownSettingError) as caught:
+        resolved("--mo\ndel\x1b[31m")
+    text = "\n".join(caught.value.lines())
+    assert text.count("\n") == 1 and "\x1b" not in text

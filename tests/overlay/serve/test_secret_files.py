@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from ddtree_overlay.serve.catalogue import KEYS
-from ddtree_overlay.serve.errors import SecretError
+from ddtree_overlay.serve.errors import EntryError, SecretError
+from ddtree_overlay.serve.launch import launch_of
+from ddtree_overlay.serve.launch_spec import _fill, server_environment
 from ddtree_overlay.serve.plan import Plan
+from ddtree_overlay.serve.secret_files import MAX_KEY
 from tests.overlay.serve.configured import resolved
 
 KEY = "sk-hunter22-do-not-show"
@@ -58,6 +62,8 @@ def test_on_the_command_line_it_is_taken_with_a_warning(name: str) -> None:
         (b" sk-hunter22\n", "blank"),
         (b"\xff\xfe", "not text"),
         (b"sk-hunter22" * 10000, "larger than"),
+        (b"sk-hunter22" * 100, "characters"),
+        ("sk-hunter22é".encode(), "HTTP header"),
     ],
 )
 def test_a_file_that_holds_no_key_is_refused(content: bytes, says: str, tmp_path: Path) -> None:
@@ -68,6 +74,17 @@ def test_a_file_that_holds_no_key_is_refused(content: bytes, says: str, tmp_path
     said = "\n".join(raised.value.lines())
     assert says in said and str(file) in said
     assert "hunter" not in said
+
+
+@pytest.mark.parametrize("character", ["k", '"', "\\"])
+def test_keys_that_are_taken_fit_the_pipe_to_the_server(character: str) -> None:
+    longest = "k" + character * (MAX_KEY - 1)
+    plan = resolved(environment={f"DDTREE_{name.upper()}": longest for name in SECRETS})
+    reading, writing = os.pipe()
+    _fill(writing, {name: secret.text for name, secret in plan.secrets.items()})
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert json.loads(pipe.read()) == dict.fromkeys(SECRETS, longest)
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder", "unreadable"])
@@ -115,3 +132,36 @@ def test_a_level_above_wins_over_the_other_form_below(tmp_path: Path) -> None:
     file.write_text(KEY)
     plan = resolved("--api-key", "from-argv", environment={"DDTREE_API_KEY_FILE": str(file)})
     assert plan.secrets["api_key"].text == "from-argv"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--api-key", KEY, KEY],
+        ["--api-key", "first", KEY],
+        [f"-api-key={KEY}"],
+        ["--api-key=a", KEY],
+    ],
+)
+def test_a_key_in_the_wrong_place_is_not_shown(arguments: list[str]) -> None:
+    with pytest.raises(EntryError) as caught:
+        resolved(*arguments)
+    assert KEY not in "\n".join(caught.value.lines())
+
+
+def test_no_secret_flag_of_sglang_gets_from_a_file_into_argv(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(f"[sglang]\nssl-keyfile-password = '{KEY}'")
+    environment = {"DDTREE_SGLANG_ARGS": f"--ssl-keyfile-password {KEY}"}
+    for ways in ({"file": tmp_path / "c.toml"}, {"environment": environment}):
+        with pytest.raises(SecretError) as caught:
+            resolved(**ways)
+        assert KEY not in "\n".join(caught.value.lines())
+    plan = resolved("--ssl-keyfile-password", KEY)
+    assert any("--ssl-keyfile-password" in note for note in plan.notes)
+
+
+def test_a_key_among_flags_in_a_variable_goes_by_the_pipe_alone() -> None:
+    environment = {"DDTREE_SGLANG_ARGS": f"--api-key {KEY}", "PATH": "/bin"}
+    launch = launch_of(resolved(environment=environment), environment)
+    assert launch.secrets == {"api_key": KEY}
+    assert KEY not in json.dumps([*launch.argv, server_environment(launch)])

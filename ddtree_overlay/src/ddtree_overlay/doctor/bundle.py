@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ddtree_overlay.doctor import pci, procfs
+from ddtree_overlay.doctor.child import kill, start
 from ddtree_overlay.doctor.errors import BundleError
 from ddtree_overlay.doctor.model import Subject
 from ddtree_overlay.doctor.report import document, hardware_document
@@ -36,6 +38,14 @@ _PROC_SELF = ("mounts", "limits", "status", "cgroup")
 _SHORTEST = 6
 _LARGEST_FILE = 1 << 20
 _SMI_SECONDS = 20.0
+NOT_SHOWN = "(not shown)"
+_SHOWN_VARIABLES = (
+    *("DDTREE_", "SGLANG_", "SGL_", "NVIDIA_", "CUDA_", "NCCL_", "GLOO_", "UCX_", "NIXL_"),
+    *("TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "TVM_", "TILELANG_", "QUACK_", "NUMBA_"),
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "OUTLINES_", "XDG_", "OMP_", "MKL_"),
+    *("PYTHON", "PATH", "LD_", "HOME", "USER", "HOSTNAME", "LANG", "LC_", "TZ", "TMPDIR", "CXX"),
+)
+_SHOWN_WORD = re.compile(r"iommu|pci|nvidia|numa|hugepage|mitigations|isolcpus|cgroup|^ro$|^rw$")
 
 
 def write_bundle(path: Path, report: Report, subject: Subject, plan: Plan) -> None:
@@ -82,11 +92,12 @@ def _documents(
     yield "explain.txt", explained.getvalue()
     yield "report.json", _json(document(report, subject.hardware))
     yield "hardware.json", _json(hardware_document(subject.hardware))
-    yield "environment.json", _json(redact_environment(subject.environment, secrets))
+    yield "environment.json", _json(environment_document(subject.environment, secrets))
     yield "version.json", _json(collect(subject.manifest))
     yield "pci.txt", pci_listing(subject.root)
     for name in _PROC:
-        yield f"proc/{name}", procfs.read_text(subject.root / "proc" / name) or ""
+        text = procfs.read_text(subject.root / "proc" / name) or ""
+        yield f"proc/{name}", kernel_words(text) if name == "cmdline" else text
     for name in _PROC_SELF:
         yield f"proc/self/{name}", procfs.read_text(subject.root / "proc/self" / name) or ""
     processors = procfs.read_text(subject.root / "proc/cpuinfo") or ""
@@ -94,7 +105,29 @@ def _documents(
     for path in sorted(IMAGE_FILES.glob("*.json")):
         if path.stat().st_size <= _LARGEST_FILE:
             yield f"image/{path.name}", procfs.read_text(path) or ""
-    yield "nvidia-smi.txt", _nvidia_smi()
+    hung = subject.hardware.error_kind == "hung"
+    yield "nvidia-smi.txt", "not asked: NVML does not answer\n" if hung else _nvidia_smi()
+
+
+def environment_document(
+    environment: Mapping[str, str], secrets: tuple[str, ...]
+) -> dict[str, str]:
+    """All names; values only of variables that somebody who helps may need: what else an operator
+    passes in may hold a secret under a name of his own."""
+    shown = redact_environment(environment, secrets)
+    return {
+        name: value if name.startswith(_SHOWN_VARIABLES) else NOT_SHOWN
+        for name, value in shown.items()
+    }
+
+
+def kernel_words(command_line: str) -> str:
+    """The kernel's command line, with values of what concerns PCIe, IOMMU, memory and drivers."""
+    words = []
+    for word in command_line.split():
+        name, equals, _ = word.partition("=")
+        words.append(word if not equals or _SHOWN_WORD.search(name) else f"{name}={NOT_SHOWN}")
+    return " ".join(words) + "\n"
 
 
 def pci_listing(root: Path) -> str:
@@ -119,18 +152,20 @@ def _nvidia_smi() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         return "nvidia-smi is not here\n"
-    try:
-        done = subprocess.run(
-            [program, "-q"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SMI_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"nvidia-smi failed: {error}\n"
-    return done.stdout + done.stderr
+    with tempfile.TemporaryFile() as out:
+        try:
+            process = start([program, "-q"], os.environ, out, out)
+        except OSError as error:
+            return f"nvidia-smi cannot be started: {error}\n"
+        ended = ""
+        try:
+            process.wait(_SMI_SECONDS)
+        except subprocess.TimeoutExpired:
+            ended = f"\nnvidia-smi gave no answer within {_SMI_SECONDS:g} s\n"
+        finally:
+            kill(process)
+        out.seek(0)
+        return out.read().decode("utf-8", "replace") + ended
 
 
 def _json(value: Any) -> str:

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
+
+from ddtree_overlay.serve.redact import is_secret_name
 
 MARK = "DDTREE-DOCTOR "
 """Before a line for us; libraries print to stdout too."""
@@ -35,7 +38,9 @@ def child_environment(
     kept = {
         key: value
         for key, value in environment.items()
-        if not key.startswith("DDTREE_") and not any(word in key.upper() for word in _SECRET)
+        if not key.startswith("DDTREE_")
+        and not is_secret_name(key)
+        and not any(word in key.upper() for word in _SECRET)
     }
     kept.setdefault("PATH", os.defpath)
     # Python must find this package where this process found it, also when it is not installed.
@@ -85,15 +90,19 @@ def start(
     )
 
 
-def kill(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
-    """Its whole group, what it left behind included. A process in the driver's hands may not die
-    within the bound; it is then left, and its exit awaited by a thread that holds nobody up."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        threading.Thread(target=process.wait, daemon=True).start()
+def kill(*processes: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+    """Their whole groups, what they left behind included. A process in the driver's hands may not
+    die within the bound, which is for all together; it is then left, and its exit awaited by a
+    thread that holds nobody up."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=process.wait, daemon=True).start()
 
 
 def read_messages(out: IO[bytes]) -> tuple[dict[str, Any], ...]:

@@ -41,6 +41,8 @@ def all_reduce(subject: Subject) -> Decided:
     bounded by `subject.collective_seconds`."""
     if subject.peer_to_peer == "off":
         return _without(subject, "DDTREE_PEER_TO_PEER=off", first=None)
+    if subject.peer_to_peer == "auto" and subject.environment.get("NCCL_P2P_DISABLE") == "1":
+        return _without(subject, "NCCL_P2P_DISABLE=1", first=None)
     trial = run_trial(subject, _switches(subject.environment, off=False))
     if trial.right:
         return Decided((), Verdict(True, f"all-reduce over peer-to-peer is right: {trial.speed}"))
@@ -74,15 +76,17 @@ def _without(subject: Subject, why: str, first: Trial | None) -> Decided:
 def run_trial(subject: Subject, switches: Mapping[str, str]) -> Trial:
     """One try with these NCCL settings."""
     world = subject.gpus_needed
+    given = subject.environment
     environment = child_environment(
-        {key: value for key, value in subject.environment.items() if key not in _SWITCHES},
+        {key: value for key, value in given.items() if key not in _SWITCHES},
         {
             **switches,
-            # One host: no name is resolved and no other interface is asked for.
-            "GLOO_SOCKET_IFNAME": "lo",
-            "NCCL_SOCKET_IFNAME": "lo",
+            # One host: no name is resolved and no other interface is asked for, but what the
+            # server itself will be told.
+            "GLOO_SOCKET_IFNAME": given.get("GLOO_SOCKET_IFNAME") or "lo",
+            "NCCL_SOCKET_IFNAME": given.get("NCCL_SOCKET_IFNAME") or "lo",
             # NCCL's own words, of errors alone, on stderr: the last of them is reported.
-            "NCCL_DEBUG": subject.environment.get("NCCL_DEBUG", "WARN"),
+            "NCCL_DEBUG": given.get("NCCL_DEBUG", "WARN"),
         },
     )
     with TemporaryDirectory(prefix="ddtree-all-reduce-") as folder:
@@ -91,6 +95,7 @@ def run_trial(subject: Subject, switches: Mapping[str, str]) -> Trial:
             *("--rendezvous", str(Path(folder) / "store")),
             *("--backend", "nccl" if subject.device == "cuda" else "gloo"),
             *("--seconds", f"{subject.collective_seconds:g}"),
+            *("--first-gpu", str(subject.first_gpu), "--gpu-step", str(subject.gpu_step)),
         ]
         return _run_ranks(command, environment, world, subject.collective_seconds)
 
@@ -110,14 +115,12 @@ def _run_ranks(
             except OSError as error:
                 return Trial(f"cannot start {command[0]} ({error.strerror})")
         exits, first = _wait(processes, seconds)
-        for process in processes:
-            kill(process)
+        kill(*processes)
         messages = [read_messages(out) for out in outs]
         lines = [last_line(err) for err in errs]
         return _judge(exits, first, messages, lines, seconds)
     finally:
-        for process in processes:
-            kill(process)
+        kill(*processes)
         for file in (*outs, *errs):
             file.close()
 

@@ -30,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rendezvous", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--first-gpu", type=int, default=0)
+    parser.add_argument("--gpu-step", type=int, default=1)
     arguments = parser.parse_args(argv)
     out = sys.stdout
     sys.stdout = sys.stderr
@@ -42,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
     cuda = arguments.backend == "nccl"
-    device = torch.device("cuda", arguments.rank) if cuda else torch.device("cpu")
+    gpu = arguments.first_gpu + arguments.rank * arguments.gpu_step
+    device = torch.device("cuda", gpu) if cuda else torch.device("cpu")
     say({"stage": "open the GPU" if cuda else "start"})
     if cuda:
         torch.cuda.set_device(device)

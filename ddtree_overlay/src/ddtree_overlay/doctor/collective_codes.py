@@ -11,7 +11,7 @@ HUNG_PEER = Code(
     _WARNING,
     "All-reduce hangs or fails over peer-to-peer and works without it.",
     "serve without (done now); for the speed: disable ACS redirect and IOMMU on the host, set "
-    "DDTREE_PEER_TO_PEER=off to skip this trial",
+    "DDTREE_PEER_TO_PEER=off to skip the trial with it",
 )
 WRONG_PEER = Code(
     "COL002",

@@ -27,17 +27,17 @@ usage: ddtree doctor [--json] [--bundle FILE.tar.gz] [--only a,b] [--skip-checks
 
 Checks driver, GPUs, PCIe, limits, ports, caches, image and (if one is given) the model, as serve
 does before it loads anything. Each finding is two lines: ERROR, WARNING or INFO, a code and what
-was found; then what to do. Codes and their meaning: docs/doctor-codes.md.
+was found; then what to do. Codes and their meaning: README.md, "Doctor".
 
   docker run --rm --gpus all --shm-size 16g IMAGE doctor
   docker run --rm --gpus all --shm-size 16g -v /models:/models:ro IMAGE doctor \\
-    --model /models/Qwen3-32B --draft-model /models/Qwen3-32B-DFlash --json
+    --model /models/Qwen3-8B --draft-model /models/Qwen3-8B-DFlash-b16 --json
 
   --json           one JSON object on stdout instead of text
-  --bundle FILE    also write a tar.gz for support; secrets are hidden
+  --bundle FILE    also write a tar.gz for support, into a mounted folder; secrets are hidden
   --only a,b       run these checks only
   --skip-checks    leave these out; the report names them (serve takes it too)
-  --fast           leave out checks that start processes (all-reduce, kernels, toolchain)
+  --fast           leave out checks that start the stack (all-reduce, overlay)
   --list           name all checks and stop
 
 Exit code: 0 no errors (there may be warnings), 74 errors were found, 75 the bundle cannot be

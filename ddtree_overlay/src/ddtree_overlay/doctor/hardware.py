@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddtree_overlay.doctor.model import Gpu, Hardware, Link
+from ddtree_overlay.doctor.model import UNKNOWN_PEER, Gpu, Hardware, Link
 from ddtree_overlay.doctor.pci import numa_node
 from ddtree_overlay.doctor.visible import Selection, select
 from ddtree_overlay.serve.launch import HOST_ROOT_VARIABLE
@@ -102,9 +102,10 @@ def _ask(nvml: Any, environment: Mapping[str, str], root: Path) -> Hardware:
 
 
 def _gpu(nvml: Any, index: int, handle: Any, root: Path) -> Gpu:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    pci = _pci_id(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     mig = _optional(nvml.nvmlDeviceGetMigMode, handle)
+    slice_ = _slice(nvml, handle) if mig and mig[0] else None
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_)
+    pci = _pci_id(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     mode = _optional(nvml.nvmlDeviceGetComputeMode, handle)
     return Gpu(
         index=index,
@@ -119,6 +120,16 @@ def _gpu(nvml: Any, index: int, handle: Any, root: Path) -> Gpu:
         processes=_processes(nvml, handle),
         compute_mode=_COMPUTE_MODES.get(mode or 0, "default"),
     )
+
+
+def _slice(nvml: Any, handle: Any) -> Any:
+    """The MIG device that CUDA would use, the first of this container; None without one. The whole
+    GPU's memory is then not for a container to see."""
+    for index in range(_optional(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        found = _optional(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        if found is not None:
+            return found
+    return None
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[tuple[int, int], ...]:
@@ -149,11 +160,10 @@ def _link(nvml: Any, one: Any, other: Any) -> Link:
     ]
     nvlink = _optional(nvml.nvmlDeviceGetP2PStatus, one, other, _P2P_NVLINK) == 0
     worst = next((value for value in status if value != 0), 0)
-    unknown = "the driver does not say"
     return Link(
         ancestor=_ANCESTORS.get(-1 if level is None else level, "unknown"),
         nvlink=nvlink,
-        peer_to_peer=unknown if worst is None else _P2P_STATUS.get(worst, unknown),
+        peer_to_peer=UNKNOWN_PEER if worst is None else _P2P_STATUS.get(worst, UNKNOWN_PEER),
     )
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from ddtree_overlay.serve.manifest import Manifest
+from ddtree_overlay.serve.profiles import Requires
 
 
 class Severity(str, Enum):
@@ -62,6 +63,10 @@ class Gpu:
     numa_node: int | None = None
     processes: tuple[tuple[int, int], ...] = ()  # pid, bytes
     compute_mode: str = "default"  # or "prohibited", "exclusive process", "exclusive thread"
+
+
+UNKNOWN_PEER = "the driver does not say"
+"""Of a link's peer-to-peer: neither allowed nor refused."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,14 @@ class Subject:
     dist_init_addr: str | None = None
     ep: int = 1  # expert parallelism, a divisor of tp
     gpus_needed: int = 1  # on this host
+    first_gpu: int = 0  # of the visible ones (--base-gpu-id), and every `gpu_step`th from there
+    gpu_step: int = 1
+    profile: str = ""
+    requires: Requires = field(default_factory=Requires)  # what the profile is made for
+    revision: str | None = None  # of the model on the Hub; None: main
+    tokenizer: str | None = None  # where it is not with the model; "" where none is loaded
+    dummy_weights: bool = False  # no weights are read (--load-format dummy)
+    shrinks_weights: bool = False  # quantised or offloaded while they load
     memory_fraction: float | None = None
     attention_backend: str | None = None
     context_length: int | None = None
@@ -135,6 +148,11 @@ class Subject:
     collective_seconds: float = 60.0  # bound of one functional all-reduce
     python: str = "python"  # with which the server will run
 
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that the server will use, as far as they are there."""
+        return self.hardware.gpus[self.first_gpu :: self.gpu_step][: self.gpus_needed]
+
 
 @dataclass(frozen=True)
 class Check:
@@ -142,7 +160,7 @@ class Check:
     "cuda" (device cuda, whatever NVML says), "gpu" (and a GPU can be read), "gpus" (two or more are
     to be used and can be read), "model" (a model is configured), "draft", "image" (the stack is
     installed). `slow` ones start processes; they run after all others, and only if
-    none of those found an error."""
+    none of those found an error. `seconds` bounds a fast one; None for the usual bound."""
 
     name: str
     title: str
@@ -150,6 +168,7 @@ class Check:
     run: Callable[[Subject], Iterable[Finding]]
     needs: str = ""
     slow: bool = False
+    seconds: float | None = None
 
 
 class State(str, Enum):

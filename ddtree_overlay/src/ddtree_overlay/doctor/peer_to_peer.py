@@ -17,6 +17,8 @@ def static_verdict(subject: Subject) -> Verdict:
     if subject.peer_to_peer in {"on", "off"}:
         on = subject.peer_to_peer == "on"
         return Verdict(on, f"peer_to_peer is set to {subject.peer_to_peer}")
+    if subject.environment.get("NCCL_P2P_DISABLE") == "1":
+        return Verdict(False, "NCCL_P2P_DISABLE is 1")
     doubt = _doubt(subject)
     if doubt is not None:
         return Verdict(False, doubt)

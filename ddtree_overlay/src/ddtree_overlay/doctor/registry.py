@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtree_overlay.doctor import host_checks, image_checks, model_checks, runner
+from ddtree_overlay.doctor import host_checks, image_checks, model_checks, run_codes
 from ddtree_overlay.doctor.model import Check, Code
 
 CHECKS: tuple[Check, ...] = (*host_checks.CHECKS, *model_checks.CHECKS, *image_checks.CHECKS)
@@ -19,7 +19,7 @@ def codes() -> tuple[tuple[Code, str], ...]:
     Raises ValueError when one id has two definitions, or one name two checks.
     """
     table: dict[str, tuple[Code, list[str]]] = {
-        code.id: (code, ["doctor"]) for code in runner.CODES
+        code.id: (code, ["doctor"]) for code in run_codes.CODES
     }
     if len({check.name for check in CHECKS}) != len(CHECKS):
         raise ValueError("two checks have one name")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddtree_overlay.doctor.model import (
     Check,
-    Code,
     Decided,
     Finding,
     Outcome,
@@ -21,6 +21,7 @@ from ddtree_overlay.doctor.model import (
     Verdict,
 )
 from ddtree_overlay.doctor.peer_to_peer import static_verdict
+from ddtree_overlay.doctor.run_codes import BROKEN, HUNG, NOTHING_RAN
 from ddtree_overlay.serve.errors import UsageError
 
 EXIT_ERRORS = 74
@@ -28,28 +29,6 @@ EXIT_ERRORS = 74
 # bound. Slow checks bound their own child processes.
 FAST_SECONDS = 20.0
 ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
-
-BROKEN = Code(
-    "DOC001",
-    Severity.ERROR,
-    "A check itself failed: nothing is known of what it looks at.",
-    "report it with a support bundle (ddtree doctor --bundle FILE.tar.gz); go on without this "
-    "check by --skip-checks NAME",
-)
-NOTHING_RAN = Code(
-    "DOC002",
-    Severity.ERROR,
-    "No check ran, so nothing is known of this host.",
-    "skip fewer checks, or name ones that apply here (ddtree doctor --list)",
-)
-HUNG = Code(
-    "DOC003",
-    Severity.ERROR,
-    "A check did not finish within its bound: a file system or a driver call does not answer.",
-    "look for a network file system that does not answer or a GPU in error (host: dmesg); go on "
-    "without this check by --skip-checks NAME",
-)
-CODES = (BROKEN, NOTHING_RAN, HUNG)
 
 Progress = Callable[[Check], None]
 
@@ -133,6 +112,9 @@ def run_checks(
     refuse_unknown(skip, checks, "--skip-checks")
     refuse_unknown(only, checks, "--only")
     began = time.monotonic()
+    dead = _unanswering([subject.model, subject.draft_model], fast_seconds)
+    if dead:
+        subject = replace(subject, model=None, draft_model=None, algorithm=None)
     results: dict[str, Outcome] = {}
     verdict: Verdict | None = None
     for check in sorted(checks, key=lambda check: check.slow):
@@ -144,17 +126,38 @@ def run_checks(
             continue
         if progress is not None:
             progress(check)
-        results[check.name], decided = _run(check, subject, None if check.slow else fast_seconds)
+        bound = None if check.slow else check.seconds or fast_seconds
+        results[check.name], decided = _run(check, subject, bound)
         verdict = decided or verdict
     outcomes = tuple(results[check.name] for check in checks)
     ran = any(o.state in {State.PASSED, State.FOUND, State.BROKEN} for o in outcomes)
     return Report(
         outcomes=outcomes,
         verdict=verdict or static_verdict(subject),
-        extra=() if ran else (NOTHING_RAN.found("no check ran"),),
+        extra=(*dead, *(() if ran else (NOTHING_RAN.found("no check ran"),))),
         seconds=time.monotonic() - began,
         titles={check.name: check.title for check in checks},
     )
+
+
+def _unanswering(names: Iterable[str | None], seconds: float) -> tuple[Finding, ...]:
+    """The model whose file system does not answer, found once instead of by every check of it."""
+    box: list[str] = []
+    paths = [name for name in names if name]
+
+    def work() -> None:
+        for path in paths:
+            os.path.exists(path)  # noqa: PTH110 - Path.exists raises for what is closed to us
+            box.append(path)
+
+    thread = threading.Thread(target=work, name="models", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if len(box) == len(paths):
+        return ()
+    what = f"{paths[len(box)]} gives no answer within {seconds:g} s: the model was not checked"
+    remedy = "look after the network file system that holds it, or mount the model from elsewhere"
+    return (HUNG.found(what, remedy=remedy),)
 
 
 def not_applicable(check: Check, subject: Subject) -> str | None:
@@ -239,6 +242,9 @@ def _run(check: Check, subject: Subject, bound: float | None) -> tuple[Outcome, 
 
 
 def _broken(check: Check, finding: Finding, why: str, seconds: float) -> Outcome:
+    """A check that could at worst have warned does not keep a host from serving."""
     remedy = finding.remedy.replace("--skip-checks NAME", f"--skip-checks {check.name}")
-    finding = Finding(finding.code, finding.severity, finding.what, remedy)
+    grave = any(code.severity is Severity.ERROR for code in check.codes)
+    severity = finding.severity if grave else Severity.WARNING
+    finding = Finding(finding.code, severity, finding.what, remedy)
     return Outcome(check.name, State.BROKEN, (finding,), why, seconds)

@@ -8,11 +8,15 @@ from pathlib import Path
 
 from ddtree_overlay.doctor.host_checks.network import PROBES
 from ddtree_overlay.doctor.model import Hardware, Subject
-from ddtree_overlay.serve.caches import COMPILED, UNKNOWN_BUILD
+from ddtree_overlay.serve.caches import UNKNOWN_BUILD, cache_folders
 from ddtree_overlay.serve.catalogue import NO_ALGORITHM
 from ddtree_overlay.serve.launch import HOST_ROOT_VARIABLE
 from ddtree_overlay.serve.manifest import UNKNOWN, Manifest
 from ddtree_overlay.serve.plan import Plan
+from ddtree_overlay.serve.profiles import Requires, load_profile, profile_folder
+
+_SHRINKS = ("--quantization", "--torchao-config", "--cpu-offload-gb")
+"""Flags under which less than the files' size comes to lie on a GPU."""
 
 
 def subject_of(
@@ -52,7 +56,18 @@ def subject_of(
         nnodes=nnodes,
         node_rank=plan.get("node_rank") or 0,
         dist_init_addr=plan.get("dist_init_addr"),
+        ep=_number(plan.flag("--ep-size")) or 1,
         gpus_needed=0 if on_cpu else math.ceil(tp * pp * replicas / nnodes),
+        first_gpu=_number(plan.flag("--base-gpu-id")) or 0,
+        gpu_step=_number(plan.flag("--gpu-id-step")) or 1,
+        profile=plan.profile,
+        requires=_requires(plan, environment),
+        revision=plan.flag("--revision"),
+        tokenizer=(
+            "" if plan.flag("--skip-tokenizer-init") is not None else plan.flag("--tokenizer-path")
+        ),
+        dummy_weights=plan.flag("--load-format") == "dummy",
+        shrinks_weights=any(plan.flag(name) is not None for name in _SHRINKS),
         memory_fraction=plan.get("memory_fraction"),
         attention_backend=plan.get("attention_backend"),
         context_length=plan.get("context_length"),
@@ -62,9 +77,15 @@ def subject_of(
             PROBES: (plan.get("probe_host"), plan.get("probe_port")),
         },
         cache_root=cache / (UNKNOWN_BUILD if build == UNKNOWN else build),
-        cache_folders=tuple(Path(values[name]) for name in COMPILED if name in values),
+        cache_folders=cache_folders(plan.environment),
         peer_to_peer=plan.get("peer_to_peer"),
     )
+
+
+def _requires(plan: Plan, environment: Mapping[str, str]) -> Requires:
+    if not plan.profile:
+        return Requires()
+    return load_profile(plan.profile, profile_folder(environment)).requires
 
 
 def _number(text: str | None) -> int | None:

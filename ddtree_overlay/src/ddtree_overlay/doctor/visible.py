@@ -52,6 +52,9 @@ def _entries(value: str) -> list[str]:
 def _named(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.isdecimal():
         return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
+    if entry.startswith("MIG-"):
+        # Which slice is CUDA's to tell; it uses one at a time.
+        return next((gpu for gpu in gpus if gpu.mig_enabled), None)
     return _by_uuid(gpus, entry) if entry.startswith("GPU-") else None
 
 

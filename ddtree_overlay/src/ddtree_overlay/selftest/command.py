@@ -106,7 +106,7 @@ def _run_in_folder(
         except OSError as error:
             raise SelftestNotRunError(
                 f"no temporary folder can be made: {error.strerror}",
-                "give the container a writable /tmp (--tmpfs /tmp)",
+                "give the container a writable /tmp (--tmpfs /tmp:exec)",
             ) from None
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if keep_logs is not None:

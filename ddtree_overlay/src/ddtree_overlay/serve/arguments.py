@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ddtree_overlay.serve.catalogue import BY_FLAG, BY_OPTION, Key
 from ddtree_overlay.serve.errors import SettingError, UnknownSettingError
+from ddtree_overlay.serve.redact import HIDDEN, is_secret_name, redact_text
 from ddtree_overlay.serve.sglang_flags import SglangFlag, first_few, flag_table, unknown_flag
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
@@ -31,14 +32,18 @@ class Argument:
 
 def split(arguments: Sequence[str], source: str) -> Iterator[Argument]:
     """Raises UnknownSettingError or SettingError with the argument and the source."""
-    rest = list(arguments)
+    rest, after_secret = list(arguments), False
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
+            # What follows a key may be the rest of it.
+            shown = HIDDEN if after_secret else redact_text(repr(word))
             raise UnknownSettingError(
-                f"{word!r} ({source}) belongs to no flag", "every argument is --flag or its value"
+                f"{shown} ({source}) belongs to no flag",
+                "every argument is --flag or its value; one that begins with - is --flag=-VALUE",
             )
         name, equals, attached = word.partition("=")
+        after_secret = is_secret_name(name)
         target = _target(name, source)
         if isinstance(target, _Negated):
             if equals:

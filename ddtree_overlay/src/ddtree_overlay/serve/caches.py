@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ddtree_overlay.serve.plan import Value
 
+BYTECODE = "PYTHONPYCACHEPREFIX"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 COMPILED = {
     # triton/knobs.py; also where its autotuner and SGLang's own Triton kernels go
     "TRITON_CACHE_DIR": "triton",
@@ -36,6 +38,8 @@ COMPILED = {
     "NUMBA_CACHE_DIR": "numba",
     # outlines/caching.py
     "OUTLINES_CACHE_DIR": "outlines",
+    # Python's own: the image ships no bytecode, and SGLang's takes ten seconds and more to make
+    BYTECODE: "bytecode",
     # whatever else follows the convention
     "XDG_CACHE_HOME": "xdg",
 }
@@ -66,6 +70,9 @@ def cache_variables(
         given = environment.get(name)
         if given and not (name == "XDG_CACHE_HOME" and Path(given) == root):
             wanted[name] = Value(given, f"environment {name}")
+    if not environment.get(BYTECODE):
+        # The image sets it, since its own files are not to change; an empty one counts as unset.
+        wanted[NO_BYTECODE] = Value("", f"computed: bytecode is kept below {BYTECODE}")
     return wanted
 
 

@@ -66,7 +66,7 @@ class Key:
             return str(given)
         try:
             value = _convert(self.type, given)
-        except ValueError:
+        except (ValueError, TypeError):  # TypeError: TOML has dates
             raise SettingError(
                 f"{self.name} ({source}) is {given!r}, which is not {_WANTED[self.type]}",
                 f"give {_WANTED[self.type]}",

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ddtree_overlay.doctor.model import Hardware
 
 FULL_HOST = 8
+FULL_MEMORY_GIB = 90
+"""For which the profiles of a full host state their numbers, as their [requires]."""
+GIB = 2**30
 
 
 def choose_profile(plan: Plan, hardware: Hardware, facts: ModelFacts) -> tuple[str, str]:
@@ -37,6 +40,9 @@ def _by_gpus(plan: Plan, hardware: Hardware, facts: ModelFacts) -> tuple[str, st
         return "single-gpu", "one GPU is visible"
     if count < FULL_HOST:
         return "multi-gpu", f"{count or 'no'} GPUs are visible"
+    small = min(gpu.memory_total for gpu in hardware.gpus) / GIB
+    if small < FULL_MEMORY_GIB:
+        return "multi-gpu", f"{count} GPUs are visible, the smallest of {small:.0f} GiB"
     if facts.experts:
         return "moe-8gpu", f"{count} GPUs are visible and the model has {facts.experts} experts"
     kind = "has no experts" if facts.readable else "cannot be looked at (no readable config.json)"

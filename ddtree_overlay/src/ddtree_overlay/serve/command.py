@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -16,11 +17,12 @@ from typing import NoReturn
 
 from ddtree_overlay.doctor.command import print_problems
 from ddtree_overlay.doctor.hardware import read_hardware
-from ddtree_overlay.doctor.model import Hardware
-from ddtree_overlay.doctor.runner import Report, run_checks
+from ddtree_overlay.doctor.model import Hardware, Severity
+from ddtree_overlay.doctor.runner import EXIT_ERRORS, Report, run_checks
 from ddtree_overlay.doctor.subject import subject_of
 from ddtree_overlay.serve.catalogue import help_text
 from ddtree_overlay.serve.derive import derive
+from ddtree_overlay.serve.endings import ExitCode
 from ddtree_overlay.serve.errors import UsageError
 from ddtree_overlay.serve.explain import print_plan
 from ddtree_overlay.serve.launch import SERVER_PROGRAM, launch_of, refuse_stand_in_on_gpu
@@ -29,20 +31,21 @@ from ddtree_overlay.serve.peer_to_peer import apply_verdict
 from ddtree_overlay.serve.plan import Plan
 from ddtree_overlay.serve.probes import Probes
 from ddtree_overlay.serve.resolve import resolve
-from ddtree_overlay.serve.supervise import supervise
+from ddtree_overlay.serve.supervise import say, supervise
 
 HELP = """\
-usage: ddtree serve [--dry-run [--json]] [--skip-checks a,b] [SETTINGS] [SGLANG FLAGS]
+usage: ddtree serve [--dry-run [--json] [--all]] [--skip-checks a,b] [SETTINGS] [SGLANG FLAGS]
 
 Checks host, model and image (see `ddtree doctor`), then serves until SIGTERM, which lets running
-requests finish. --dry-run prints what would be served, with the source of each value, and stops.
+requests finish. --dry-run prints what would be served, with the source of each value, and stops;
+--all adds the defaults of SGLang that stay.
 
-  docker run --gpus all --shm-size 32g -v /models:/models:ro -p 127.0.0.1:30000:30000 IMAGE \\
-    --model /models/Qwen3-32B --draft-model /models/Qwen3-32B-DFlash
+  docker run --gpus all --shm-size 32g -v /models:/models:ro -p 127.0.0.1:30000:30000 \\
+    -v ddtree-cache:/var/cache/ddtree --stop-timeout 120 IMAGE \\
+    --model /models/Qwen3-8B --draft-model /models/Qwen3-8B-DFlash-b16
 
 Settings (each also as DDTREE_<NAME> and in the configuration file):
 """
-CHECKS_FAILED = 74
 
 
 def serve_command(arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -52,18 +55,18 @@ def serve_command(arguments: list[str], environment: Mapping[str, str]) -> int:
     """
     if {"-h", "--help"} & set(arguments):
         _help()
-    dry_run, as_json, rest = _own_switches(arguments)
+    own, rest = _own_switches(arguments)
     manifest = read_manifest(environment)
     refuse_stand_in_on_gpu(manifest, environment)
     plan = resolve(rest, environment)
     hardware = read_hardware(environment) if plan.get("device") == "cuda" else Hardware()
     plan = derive(plan, hardware, environment=environment)
-    if dry_run:
-        print_plan(plan, as_json=as_json)
+    if "--dry-run" in own:
+        print_plan(plan, as_json="--json" in own, everything="--all" in own)
         return 0
     build = {"build_id": manifest.text("build_id"), "variant": manifest.text("variant")}
     with (
-        _stopped_by_signals(),
+        _stopped_by_signals() as checking,
         Probes(
             plan.get("probe_host"),
             plan.get("probe_port"),
@@ -75,19 +78,24 @@ def serve_command(arguments: list[str], environment: Mapping[str, str]) -> int:
         report = _checked(plan, hardware, manifest, environment)
         if report.exit_code:
             probes.set_phase("failed")
-            return CHECKS_FAILED
+            count = report.totals[Severity.ERROR.value]
+            say(f"error: not started: {count} found by the checks above (exit code {EXIT_ERRORS})")
+            return EXIT_ERRORS
         # One GPU, or none, has nobody to talk to: no flag and no note about it.
         if report.verdict is not None and len(hardware.gpus) > 1:
             plan = apply_verdict(plan, report.verdict)
         print_plan(plan, brief=True, file=sys.stderr)
-        return supervise(launch_of(plan, environment), probes)
+        try:
+            return supervise(launch_of(plan, environment), probes)
+        finally:
+            checking.clear()
 
 
-def _own_switches(arguments: list[str]) -> tuple[bool, bool, list[str]]:
-    dry_run, as_json = "--dry-run" in arguments, "--json" in arguments
-    if as_json and not dry_run:
-        raise UsageError("serve takes --json only with --dry-run", "add --dry-run")
-    return dry_run, as_json, [a for a in arguments if a not in ("--dry-run", "--json")]
+def _own_switches(arguments: list[str]) -> tuple[set[str], list[str]]:
+    own = {"--dry-run", "--json", "--all"} & set(arguments)
+    if own and "--dry-run" not in own:
+        raise UsageError(f"serve takes {min(own)} only with --dry-run", "add --dry-run")
+    return own, [argument for argument in arguments if argument not in own]
 
 
 def _checked(
@@ -106,14 +114,23 @@ def _help() -> NoReturn:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Until `supervise` takes over, SIGTERM ends the checks as Ctrl-C does, their children too."""
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Until `supervise` takes over, a signal to stop ends the checks as Ctrl-C does, their children
+    too. As while a model loads, that is what was asked for and no failure. Once the event is clear
+    they change nothing: how the server ended is already known."""
+    checking = threading.Event()
+    checking.set()
 
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if not checking.is_set():
+            return
+        say(f"ddtree: {signal.Signals(number).name} during the checks: nothing was started")
+        raise SystemExit(ExitCode.STOPPED)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, stop) for number in numbers]
     try:
-        yield
+        yield checking
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -66,6 +66,8 @@ def _check_hosts(plan: Plan) -> None:
             raise ConflictError(
                 f"dist_init_addr is {address.value!r} ({address.source})", "write HOST:PORT"
             )
+        if hosts.value > 1 and rank.value == 0:
+            _check_meeting_port(plan, int(port))
     size = plan.settings["tp"]
     if size.value is not None and (total := size.value * plan.get("pp")) % hosts.value:
         raise ConflictError(
@@ -73,6 +75,17 @@ def _check_hosts(plan: Plan) -> None:
             f"{hosts.value} ({hosts.source})",
             "make tp a multiple of nnodes",
         )
+
+
+def _check_meeting_port(plan: Plan, port: int) -> None:
+    for name in ("port", "probe_port"):
+        other = plan.settings[name]
+        if other.value == port:
+            raise ConflictError(
+                f"dist_init_addr ({plan.settings['dist_init_addr'].source}) and {name} "
+                f"({other.source}) are both port {port}",
+                f"give dist_init_addr another port, the same on all {plan.get('nnodes')} hosts",
+            )
 
 
 def _check_ports(plan: Plan) -> None:

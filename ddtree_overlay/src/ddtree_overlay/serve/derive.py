@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddtree_overlay.serve.caches import cache_variables
+from ddtree_overlay.serve.catalogue import TREE_ALGORITHMS
 from ddtree_overlay.serve.choice import choose_profile
 from ddtree_overlay.serve.consistency import check
 from ddtree_overlay.serve.drafting import choose_drafting, drop_speculation
 from ddtree_overlay.serve.manifest import read_manifest
 from ddtree_overlay.serve.model_config import ModelFacts, model_facts
-from ddtree_overlay.serve.peer_to_peer import without_nvlink
+from ddtree_overlay.serve.peer_to_peer import NCCL_SWITCH, adopt_nccl_switch, without_nvlink
 from ddtree_overlay.serve.plan import Flag, Plan, Value
 from ddtree_overlay.serve.profiles import load_profile, profile_folder
 from ddtree_overlay.serve.resolve import (
@@ -77,7 +78,10 @@ def derive(
         plan = replace(plan, notes=(*plan.notes, f"profile {name}: {why}"))
         plan = apply_profile(plan, profile, COMPUTED + why)
     gpus = len(hardware.gpus) if plan.get("device") == "cuda" else 0
+    plan = adopt_nccl_switch(plan, environment)
     plan = _tensor_parallel(plan, gpus, facts)
+    plan = _expert_parallel(plan, facts)
+    plan = _note_idle(plan, gpus)
     plan = choose_drafting(plan, profile)
     plan = _context(plan, facts)
     if plan.get("device") == "cuda":
@@ -113,7 +117,42 @@ def _tensor_parallel(plan: Plan, gpus: int, facts: ModelFacts) -> Plan:
         why += f", and {limiting[0]} attention heads divide by no more"
     elif size < room:
         why += ", and tensor parallelism takes a power of two"
+    setting = plan.settings["tp"]
+    bound = setting.value
+    if plan.settings["profile"].source.startswith(COMPUTED) and setting.source == (
+        f"profile {plan.profile}"
+    ):
+        # Nobody asked for this profile, and its number of ranks does not divide this model.
+        uneven = [count for count in heads if count and count % bound]
+        if uneven and gpus * plan.get("nnodes") >= bound:
+            why += f", and {uneven[0]} attention heads do not divide by {bound} ({setting.source})"
+            return set_values(plan, {"tp": Value(min(size, bound), COMPUTED + why)})
     return _compute(plan, "tp", size, why)
+
+
+def _note_idle(plan: Plan, gpus: int) -> Plan:
+    replicas = 1 if plan.flag("--enable-dp-attention") is not None else plan.get("dp")
+    used = plan.get("tp") * plan.get("pp") * replicas // plan.get("nnodes")
+    if used >= gpus:
+        return plan
+    size = plan.settings["tp"]
+    note = f"{gpus - used} of {gpus} GPUs stay idle: tp is {size.value} ({size.source})"
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _expert_parallel(plan: Plan, facts: ModelFacts) -> Plan:
+    """The least --ep-size under which a rank keeps whole blocks of block-quantised experts, as
+    SGLang demands: Qwen3-235B-A22B-FP8's are 1536 wide, 192 on each of 8 ranks, blocks are 128."""
+    block, width, experts = facts.quantisation_block, facts.expert_width, facts.experts
+    tp = plan.get("tp")
+    if not block or not width or not experts or {"ep_size", "moe_dp_size"} & said_dests(plan):
+        return plan
+    sizes = [ep for ep in range(1, tp + 1) if tp % ep == 0 and experts % ep == 0]
+    whole = [ep for ep in sizes if width % (tp // ep * block) == 0]
+    if not whole or whole[0] == 1:
+        return plan
+    why = f"{COMPUTED}experts {width} wide in blocks of {block} cannot be cut into {tp}"
+    return put_flag(plan, Flag("--ep-size", (str(whole[0]),), why))
 
 
 def _gpus_in_words(plan: Plan, gpus: int) -> str:
@@ -125,14 +164,20 @@ def _gpus_in_words(plan: Plan, gpus: int) -> str:
 
 
 def _context(plan: Plan, facts: ModelFacts) -> Plan:
-    """A profile's context is an upper bound: SGLang refuses more than the model was made for."""
+    """A profile's context is an upper bound: SGLang refuses more than the model was made for, and
+    runs the drafter with as much."""
     setting = plan.settings["context_length"]
-    if not setting.source.startswith("profile ") or not facts.context:
+    if not setting.source.startswith("profile "):
         return plan
-    if setting.value <= facts.context:
+    stated = [(facts.context, "model")]
+    if plan.get("algorithm") in TREE_ALGORITHMS:
+        stated.append((model_facts(plan.get("draft_model")).context, "drafter"))
+    known = [(size, whose) for size, whose in stated if size]
+    size, whose = min(known, default=(setting.value, ""))
+    if setting.value <= size:
         return plan
-    why = f"{setting.source} allows {setting.value}, the model's config.json {facts.context}"
-    return set_values(plan, {"context_length": Value(facts.context, COMPUTED + why)})
+    why = f"{setting.source} allows {setting.value}, the {whose}'s config.json {size}"
+    return set_values(plan, {"context_length": Value(size, COMPUTED + why)})
 
 
 def _gpu_values(plan: Plan, hardware: Hardware) -> Plan:
@@ -143,7 +188,9 @@ def _gpu_values(plan: Plan, hardware: Hardware) -> Plan:
     said = said_dests(plan)
     requests = plan.settings["max_running_requests"]
     if requests.value and not said & _GRAPHS:
-        per_replica = -(-requests.value // plan.get("dp"))
+        # Whole replicas run so many each; replicas of attention alone share them.
+        shared = plan.get("dp") if plan.flag("--enable-dp-attention") is not None else 1
+        per_replica = -(-requests.value // shared)
         why = f"{COMPUTED}as many as max_running_requests ({requests.source})"
         plan = put_flag(plan, Flag("--cuda-graph-max-bs-decode", (str(per_replica),), why))
     return without_nvlink(plan, hardware)
@@ -167,7 +214,7 @@ def _environment_of(plan: Plan, build_id: str, environment: Mapping[str, str]) -
             )
     # What the container's environment says outranks files and profiles, as for settings.
     for name in plan.environment:
-        if environment.get(name):
+        if environment.get(name) and name != NCCL_SWITCH:  # that one follows peer_to_peer
             variables[name] = Value(environment[name], f"environment {name}")
         else:
             variables[name] = plan.environment[name]

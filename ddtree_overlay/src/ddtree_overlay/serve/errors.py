@@ -20,7 +20,14 @@ class EntryError(Exception):
 
     def lines(self) -> list[str]:
         """What stderr gets."""
-        return [f"error: {self.what}", f"remedy: {self.remedy}"]
+        return [f"error: {_on_one_line(self.what)}", f"remedy: {_on_one_line(self.remedy)}"]
+
+
+def _on_one_line(text: str) -> str:
+    """What somebody gave may hold line ends and a terminal's control characters."""
+    return "".join(
+        part if part.isprintable() else repr(part)[1:-1] for part in text.replace("\n", " ")
+    )
 
 
 class UsageError(EntryError):

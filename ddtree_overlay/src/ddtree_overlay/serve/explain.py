@@ -173,7 +173,7 @@ def _shown(name: str, value: Any, plan: Plan) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ",".join(value)
+        return _text(plan, ",".join(value))
     if name == "sglang_args":
         return shlex.join(redact_argv(shlex.split(str(value)), _texts(plan)))
     return redact_value(name, str(value), _texts(plan))
@@ -186,7 +186,8 @@ def _shown_values(flag: Flag) -> list[str]:
 
 
 def _flag_value(flag: Flag, plan: Plan) -> str:
-    return _text(plan, shlex.join(_shown_values(flag))) if flag.values else "(on)"
+    # Before quoting: that would take a key apart which has a quote in it.
+    return shlex.join(_text(plan, value) for value in _shown_values(flag)) or "(on)"
 
 
 def _defaults(plan: Plan) -> list[tuple[str, str, str]]:

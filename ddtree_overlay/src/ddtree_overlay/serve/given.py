@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ddtree_overlay.serve.catalogue import Key
-from ddtree_overlay.serve.errors import ConflictError
+from ddtree_overlay.serve.errors import ConflictError, SecretError
 from ddtree_overlay.serve.plan import Flag, Secret, Value
+from ddtree_overlay.serve.redact import is_secret_name
 from ddtree_overlay.serve.sglang_flags import SglangFlag, check_values, flag_table
+
+COMMAND_LINE = "command line"
 
 
 @dataclass
@@ -34,6 +37,12 @@ class Given:
         self, flag: SglangFlag, values: Sequence[str], source: str, *, choices_open: bool = False
     ) -> None:
         """Raises SettingError for values that the flag cannot have."""
+        if is_secret_name(flag.name) and values and not source.startswith(COMMAND_LINE):
+            # From a file or the environment it would get into argv, which every user can read.
+            raise SecretError(
+                f"{flag.name} ({source}) would be in the server's list of arguments",
+                f"remove it; a file that only the server can read needs no {flag.name}",
+            )
         open_here = choices_open and flag.dest.endswith("attention_backend")
         check_values(flag, values, source, open_choices=open_here)
         self.flags.pop(flag.dest, None)

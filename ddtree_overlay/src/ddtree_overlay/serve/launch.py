@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddtree_overlay.serve.catalogue import BY_NAME
 from ddtree_overlay.serve.errors import StandInGpuError
 from ddtree_overlay.serve.launch_spec import Launch
 from ddtree_overlay.serve.manifest import Manifest
@@ -12,6 +13,7 @@ from ddtree_overlay.serve.plan import Plan
 
 SERVER_PROGRAM = ("python", "-m", "ddtree_overlay.sglang.http_server")
 HOST_ROOT_VARIABLE = "DDTREE_HOST_ROOT"
+_SGLANG_ARGS = BY_NAME["sglang_args"].variable
 _GPU_NODES = ("nvidiactl", "nvidia[0-9]*", "dxg")
 
 
@@ -23,7 +25,7 @@ def launch_of(plan: Plan, environment: Mapping[str, str]) -> Launch:
     ours = {name: str(value.value) for name, value in plan.environment.items()}
     return Launch(
         argv=(*SERVER_PROGRAM, *plan.argv()),
-        environment={**environment, **ours},
+        environment={**_without_flags(environment), **ours},
         secrets={name: secret.text for name, secret in plan.secrets.items()},
         host=plan.get("host"),
         port=plan.get("port"),
@@ -36,6 +38,11 @@ def launch_of(plan: Plan, environment: Mapping[str, str]) -> Launch:
         node_rank=plan.get("node_rank"),
         tls=plan.flag("--ssl-certfile") is not None,
     )
+
+
+def _without_flags(environment: Mapping[str, str]) -> dict[str, str]:
+    # What it says is in argv, and a key among it is in the pipe.
+    return {name: value for name, value in environment.items() if name != _SGLANG_ARGS}
 
 
 def refuse_stand_in_on_gpu(manifest: Manifest, environment: Mapping[str, str]) -> None:

@@ -53,6 +53,7 @@ class GpuSampler:
 
     def __init__(self, read: Callable[[], tuple[GpuMemory, ...]] = read_gpu_memory) -> None:
         self._read = read
+        self._lock = threading.Lock()  # of _thread: two readers must not start one thread twice
         self._thread: threading.Thread | None = None
         self._sample: tuple[GpuMemory, ...] = ()
         self._at = float("-inf")
@@ -63,10 +64,12 @@ class GpuSampler:
         """A reading at most `fresh` seconds old if one can be had in `wait` seconds, else the last
         one if it is not older than `stale`, else none."""
         if time.monotonic() - self._at > fresh:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._take, name="nvml", daemon=True)
-                self._thread.start()
-            self._thread.join(wait)
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._take, name="nvml", daemon=True)
+                    self._thread.start()
+                thread = self._thread
+            thread.join(wait)
         return self._sample if time.monotonic() - self._at <= stale else ()
 
     def _take(self) -> None:

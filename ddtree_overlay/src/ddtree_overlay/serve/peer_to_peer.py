@@ -8,6 +8,7 @@ memory, NCCL's symmetric memory and NVLS are off unless their flag is given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,31 @@ NEED_PEERS = (
 """Flags that make no sense without; --enable-p2p-check only asks, and is dropped silently."""
 NCCL_SWITCH = "NCCL_P2P_DISABLE"
 NCCL_LEVEL = "NCCL_P2P_LEVEL"
+
+
+def adopt_nccl_switch(plan: Plan, environment: Mapping[str, str]) -> Plan:
+    """Whoever switches peer-to-peer off for NCCL means all libraries.
+
+    Raises ConflictError where NCCL's switch and a peer_to_peer that was given say the opposite.
+    """
+    setting, given = plan.settings["peer_to_peer"], environment.get(NCCL_SWITCH, "").strip()
+    source = f"environment {NCCL_SWITCH}"
+    if not given and NCCL_SWITCH in plan.environment:
+        said = plan.environment[NCCL_SWITCH]
+        given, source = str(said.value).strip(), f"{said.source}, {NCCL_SWITCH}"
+    if not given:
+        return plan
+    off = given not in ("0", "false")
+    if setting.value == ("on" if off else "off"):
+        raise ConflictError(
+            f"peer_to_peer is {setting.value} ({setting.source}) and {NCCL_SWITCH} {given!r} "
+            f"({source})",
+            f"remove {NCCL_SWITCH}: it follows from peer_to_peer",
+        )
+    if not off or setting.value != "auto":
+        return plan
+    settings = {**plan.settings, "peer_to_peer": Value("off", source)}
+    return replace(plan, settings=settings)
 
 
 def without_nvlink(plan: Plan, hardware: Hardware) -> Plan:

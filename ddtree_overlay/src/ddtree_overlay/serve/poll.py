@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import ssl
 import threading
 import time
@@ -63,7 +64,9 @@ def parse_answer(body: bytes, at: float) -> Answer:
 
 def _number(raw: Mapping[str, Any], name: str, kind: type) -> Any:
     value = raw.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not 0 <= value < math.inf:  # not a number either
         return None
     return kind(value)
 

@@ -25,6 +25,8 @@ from ddtree_overlay.serve.status import Judgement, Phase, Status
 
 REQUEST_SECONDS = 5.0
 CONNECTIONS = 32
+# How late `stop` may be noticed.
+STOP_SECONDS = 0.1
 
 
 class Probes:
@@ -67,7 +69,9 @@ class Probes:
                 if taken
                 else "set DDTREE_PROBE_HOST and DDTREE_PROBE_PORT to an address of this container",
             ) from error
-        threading.Thread(target=self._server.serve_forever, name="probes", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(STOP_SECONDS,), name="probes", daemon=True
+        ).start()
         self._state = write_state(State(os.getpid(), host, self.port))
 
     def set_phase(self, phase: Phase | str) -> None:
@@ -99,7 +103,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, status: Status) -> None:
         self.status = status
         self.gpus = GpuSampler()
-        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._open: dict[socket.socket, None] = {}  # in the order they came
+        self._open_lock = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -115,20 +120,35 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
+        with self._open_lock:
+            # The oldest gives way: clients that hold on, even byte by byte, must not shut out the
+            # orchestrator, which would end the container for it.
+            excess = len(self._open) - CONNECTIONS + 1
+            for oldest in list(self._open)[: max(0, excess)]:
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            # Their threads may be late to notice: a flood must not pile up threads.
+            turned_away = excess > CONNECTIONS
+            if not turned_away:
+                self._open[request] = None
+        if turned_away:
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._slots.release()
+            self._closed(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._closed(request)
+
+    def _closed(self, request: Any) -> None:
+        with self._open_lock:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nothing to print a traceback about."""

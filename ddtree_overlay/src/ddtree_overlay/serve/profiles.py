@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from ddtree_overlay.serve.catalogue import BY_NAME, KEYS, NOT_IN_FILES
 from ddtree_overlay.serve.errors import ConflictError, ProfileError
 from ddtree_overlay.serve.given import Given
 from ddtree_overlay.serve.plan import Value
+from ddtree_overlay.serve.regular_file import MAX_CONFIGURATION, read_regular
 from ddtree_overlay.serve.sglang_flags import nearest
 from ddtree_overlay.serve.sources import from_flag_table
 from ddtree_overlay.serve.tiers import Tier, read_tiers
@@ -62,8 +64,15 @@ class Profile:
 
 
 def profile_folder(environment: Mapping[str, str]) -> Path:
-    """Where mounted profiles are: $DDTREE_PROFILE_DIR, else /etc/ddtree/profiles."""
-    return Path(environment.get(FOLDER_VARIABLE) or MOUNTED)
+    """Where mounted profiles are: $DDTREE_PROFILE_DIR, else /etc/ddtree/profiles, which need not
+    exist. Raises ProfileError for a variable that names no folder."""
+    named = environment.get(FOLDER_VARIABLE)
+    if named and not os.path.isdir(named):  # noqa: PTH112 - Path.is_dir raises in a locked folder
+        raise ProfileError(
+            f"{named}: no such folder (environment {FOLDER_VARIABLE})",
+            "check the path and the mount",
+        )
+    return Path(named or MOUNTED)
 
 
 def profile_files(folder: Path) -> dict[str, Path]:
@@ -112,7 +121,7 @@ def read_profile(name: str, path: Path) -> Profile:
     return Profile(
         name=name,
         path=path,
-        text=path.read_text(encoding="utf-8"),
+        text=read_regular(path, MAX_CONFIGURATION).decode("utf-8"),
         summary=" ".join(document["summary"].split()),
         basis=" ".join(document["basis"].split()),
         requires=_requires(table(document, "requires", where, ProfileError), where),

@@ -5,19 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from ddtree_overlay.serve.errors import UsageError
+from ddtree_overlay.serve.errors import EntryError, UsageError
 from ddtree_overlay.serve.profiles import Profile, load_profile, profile_files, profile_folder
+
+HELP = """\
+usage: ddtree profiles [list | show NAME] [--json]
+
+Lists the profiles of the image and those mounted at /etc/ddtree/profiles (or where
+DDTREE_PROFILE_DIR says), or prints one as it is written. `ddtree explain` says which one would be
+chosen here, and why.
+"""
 
 
 def profiles_command(arguments: list[str], environment: Mapping[str, str]) -> int:
     """`profiles`: list them, or print one. Raises UsageError, ProfileError."""
+    if {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return 0
     as_json = "--json" in arguments
     rest = [argument for argument in arguments if argument != "--json"]
     folder = profile_folder(environment)
     if rest in ([], ["list"]):
-        found = [load_profile(name, folder) for name in sorted(profile_files(folder))]
+        found, broken = _readable(folder)
         if as_json:
             print(json.dumps([profile_document(profile) for profile in found], indent=2))
         else:
@@ -25,6 +37,8 @@ def profiles_command(arguments: list[str], environment: Mapping[str, str]) -> in
             for profile in found:
                 mark = f" [{profile.path}]" if profile.mounted else ""
                 print(f"{profile.name:<{width}}  {profile.summary}{mark}")
+        if broken:
+            raise broken
         return 0
     if len(rest) == 2 and rest[0] == "show":
         profile = load_profile(rest[1], folder)
@@ -37,6 +51,18 @@ def profiles_command(arguments: list[str], environment: Mapping[str, str]) -> in
     raise UsageError(
         f"profiles does not take {' '.join(rest)}", "profiles [list | show NAME] [--json]"
     )
+
+
+def _readable(folder: Path) -> tuple[list[Profile], EntryError | None]:
+    """Those that can be read, and the first failure: one broken file does not hide the others."""
+    found: list[Profile] = []
+    broken: EntryError | None = None
+    for name in sorted(profile_files(folder)):
+        try:
+            found.append(load_profile(name, folder))
+        except EntryError as error:
+            broken = broken or error
+    return found, broken
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:

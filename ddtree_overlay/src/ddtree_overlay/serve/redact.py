@@ -14,11 +14,12 @@ _SECRET_NAME = re.compile(
     r"(?:password|passwd|passphrase|pwd|secret|credentials?|auth|authorization|bearer|cookie)"
     r"(?:$|[^a-z0-9])"
     r"|(?:^|[^a-z0-9])(?<!per[-_])(?<!first[-_])token$"
-    r"|(?:api|access|secret|private|signing|encryption|ssl|account)[-_. ]?keys?(?:$|[^a-z0-9])",
+    r"|(?:api|access|secret|private|signing|encryption|ssl|account)[-_. ]?keys?(?:$|[^a-z0-9])"
+    r"|passw(?:or)?d|(?:^|[^a-z0-9])(?:key|pat)$",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"(?:_FILE|-file|_fd|_path|-path|-keyfile|-filename)$", re.IGNORECASE)
-_USER_INFO = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@]+@", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s]+@", re.IGNORECASE)
 _ASSIGNED = re.compile(
     r"(?P<name>[\"']?[\w.-]*(?:api[-_]?key|token|password|secret|authorization)[\"']?\s*[:=]\s*)"
     r"(?:bearer\s+)?(?P<quote>[\"']?)(?P<value>[^\s\"',}&]+)(?P=quote)",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddtree_overlay.serve.catalogue import KEYS, NO_ALGORITHM, Key
 from ddtree_overlay.serve.consistency import check
-from ddtree_overlay.serve.errors import ConfigFileError
+from ddtree_overlay.serve.errors import ConfigFileError, ConflictError
 from ddtree_overlay.serve.given import Given
 from ddtree_overlay.serve.plan import Flag, Plan, Value
 from ddtree_overlay.serve.profiles import Profile, load_profile, profile_folder
@@ -58,6 +58,8 @@ def resolve(
     if yaml:
         levels.append(from_yaml(yaml.values[0]))
     plan = _merge(levels)
+    if yaml:
+        _refuse_unsaid(plan, levels[-1])
     if plan.get("profile"):
         folder = profiles or profile_folder(environment)
         plan = apply_profile(plan, load_profile(plan.get("profile"), folder))
@@ -76,11 +78,22 @@ def _config_file(levels: Sequence[Given], default: Path) -> Path | None:
     if named is None:
         return default if os.path.lexists(default) else None
     path = Path(named.value)
-    if not path.is_file():
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises in a locked folder
         raise ConfigFileError(
             f"{path}: no such file ({named.source})", "check the path and the mount"
         )
     return path
+
+
+def _refuse_unsaid(plan: Plan, yaml: Given) -> None:
+    """Raises ConflictError for a switch that SGLang's own file sets: argv cannot take it back."""
+    for name, said in yaml.keys.items():
+        above = plan.settings[name]
+        if said.value is True and above.value is False:
+            raise ConflictError(
+                f"{name} is off ({above.source}) and on in {said.source}, which SGLang obeys",
+                f"remove {name} from one of the two",
+            )
 
 
 def _merge(levels: Sequence[Given]) -> Plan:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ddtree_overlay.serve.catalogue import Key
 from ddtree_overlay.serve.errors import SecretError
 from ddtree_overlay.serve.plan import Secret
+from ddtree_overlay.serve.regular_file import read_regular
 
 MAX_BYTES = 16384
 """Of a secret's file: whatever is larger is another file, mounted by mistake."""
+
+MAX_KEY = 1000
+"""Characters of a key. The keys go to the server together, through a pipe of one page
+(launch_spec.py), quotes and backslashes escaped."""
 
 
 def secret_of(
@@ -32,18 +35,11 @@ def secret_of(
 
 def _read(key: Key, file: str, source: str) -> str:
     try:
-        with Path(file).open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise SecretError(
-                f"{file}, named by {source}, is larger than {MAX_BYTES} bytes",
-                "name the file that holds the key alone",
-            )
-        return content.decode("utf-8")
+        return read_regular(file, MAX_BYTES).decode("utf-8")
     except OSError as error:
         raise SecretError(
             f"{file}, named by {source}, cannot be read: {error.strerror}",
-            f"mount the file of {key.name} so that the container's user may read it",
+            f"mount the file that holds {key.name} alone, readable for the container's user",
         ) from None
     except UnicodeDecodeError:
         raise SecretError(
@@ -62,4 +58,14 @@ def _one_line(text: str, where: str) -> str:
         )
     if stripped != stripped.strip():
         raise SecretError(f"{where} begins or ends with a blank", "remove it")
+    if not stripped.isascii():
+        raise SecretError(
+            f"{where} has characters that an HTTP header cannot carry",
+            "use printable ASCII characters",
+        )
+    if len(stripped) > MAX_KEY:
+        raise SecretError(
+            f"{where} has {len(stripped)} characters, and a key may have {MAX_KEY}",
+            "use a shorter key",
+        )
     return stripped

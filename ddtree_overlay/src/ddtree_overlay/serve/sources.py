@@ -17,8 +17,9 @@ from ddtree_overlay.serve.errors import (
     SettingError,
     UnknownSettingError,
 )
-from ddtree_overlay.serve.given import Given
+from ddtree_overlay.serve.given import COMMAND_LINE, Given
 from ddtree_overlay.serve.plan import Value
+from ddtree_overlay.serve.redact import is_secret_name
 from ddtree_overlay.serve.secret_files import secret_of
 from ddtree_overlay.serve.sglang_flags import flag_table, nearest
 from ddtree_overlay.serve.toml_file import flag_values, read_toml, refuse_unknown, table, variables
@@ -30,7 +31,7 @@ INTERNAL_NAMES = frozenset(
     }
 )
 INTERNAL_PREFIXES = ("DDTREE_E2E_",)
-COMMAND_LINE = "command line"
+_READABLE = "on the command line can be read by every user of the host in its list of processes"
 _LINK_NAME = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 _LINK_VALUE = re.compile(r"(tcp|udp|sctp)://[^\s/]+:\d+")
 
@@ -46,6 +47,8 @@ def from_arguments(
         if argument.key is None:
             assert argument.flag is not None
             given.add_flag(argument.flag, argument.values, source, choices_open=choices_open)
+            if is_secret_name(argument.flag.name):
+                given.notes.append(f"{argument.flag.name} {_READABLE}: do without")
         elif argument.key.secret:
             secrets.setdefault(argument.key.name, []).append((argument.values[0], argument.file))
         elif argument.key.name == "config" and argument.values[0].endswith((".yaml", ".yml")):
@@ -60,8 +63,7 @@ def from_arguments(
         secret = secret_of(BY_NAME[name], text, file, source, source)
         if secret and text is not None:
             given.notes.append(
-                f"{BY_NAME[name].option} on the command line can be read by every user of the host "
-                f"in its list of processes: use {BY_NAME[name].variable}_FILE"
+                f"{BY_NAME[name].option} {_READABLE}: use {BY_NAME[name].variable}_FILE"
             )
         if secret:
             given.secrets[name] = secret
@@ -96,7 +98,7 @@ def from_environment(environment: Mapping[str, str], *, choices_open: bool = Fal
     files = {f"{key.variable}_FILE": key for key in KEYS if key.secret}
     given = Given()
     for name in sorted(environment):
-        if not name.startswith(PREFIX) or _is_internal(name):
+        if not name.upper().startswith(PREFIX) or _is_internal(name):
             continue
         if _is_service_link(name, environment[name]):
             raise UnknownSettingError(
@@ -108,7 +110,7 @@ def from_environment(environment: Mapping[str, str], *, choices_open: bool = Fal
             known = [*BY_VARIABLE, *files, "DDTREE_PROFILE_DIR"]
             raise UnknownSettingError(
                 f"{name} is set and nobody reads it",
-                nearest(name, known, "remove it; `ddtree explain` lists the settings"),
+                nearest(name.upper(), known, "remove it; `ddtree explain` lists the settings"),
             )
         if key is None or key.secret or not environment[name].strip():
             continue
@@ -152,13 +154,13 @@ def from_file(path: Path, *, choices_open: bool = False) -> Given:
     files = {f"{key.name}_file": key for key in KEYS if key.secret}
     refuse_unknown(document, {*plain, *files, "sglang", "environment"}, where, ConfigFileError)
     given = Given()
-    for name in plain:
-        if name not in document or BY_NAME[name].secret:
+    for name in document:
+        if name not in plain or BY_NAME[name].secret or name == "sglang_args":
             continue
-        if name == "sglang_args":
-            _nested(given, _text(document[name], name, source), source, choices_open)
-        else:
-            given.add_key(BY_NAME[name], document[name], source, choices_open=choices_open)
+        given.add_key(BY_NAME[name], document[name], source, choices_open=choices_open)
+    if "sglang_args" in document:
+        text = _text(document["sglang_args"], "sglang_args", source)
+        _nested(given, text, f"{source}, sglang_args", choices_open)
     for file_name, key in files.items():
         texts = [
             None if name not in document else _text(document[name], name, source)

@@ -34,8 +34,9 @@ class Phase(str, Enum):
 class Answer:
     """What the server said of itself (GET /health/ddtree), and when.
 
-    waiting_age: seconds since the oldest request in flight came; absent from a server that does
-    not say.
+    waiting_age: seconds that the model has had the oldest request of those that it has not ended;
+    None if it has none. A request in flight need not be with the model: its body may still be
+    coming, or its answer be on the way to a slow reader.
     """
 
     at: float
@@ -68,7 +69,6 @@ class Status:
     server_pid: int | None = None
     address: str = ""
     _heartbeat: float | None = None
-    _busy_since: float | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
@@ -89,10 +89,6 @@ class Status:
         """The server answered."""
         with self._lock:
             self.answer, self.error = answer, ""
-            if not answer.in_flight:
-                self._busy_since = None
-            elif self._busy_since is None:
-                self._busy_since = answer.at
 
     def missed(self, error: str) -> None:
         """The server did not answer."""
@@ -130,14 +126,12 @@ class Status:
         """Seconds without output though a request waits; None while none waits."""
         with self._lock:
             answer = self.answer
-            if answer is None or not answer.in_flight or self._busy_since is None:
+            if answer is None or answer.waiting_age is None:
                 return None
-            now = time.monotonic()
-            ages = [now - self._busy_since if answer.waiting_age is None else answer.waiting_age]
+            ages = [answer.waiting_age]
             if answer.last_output_age is not None:
                 ages.append(answer.last_output_age)
-            elapsed = now - answer.at if answer.waiting_age is not None else 0.0
-            return min(ages) + elapsed
+            return min(ages) + time.monotonic() - answer.at
 
     def progress(self) -> Judgement:
         """Tokens move while requests wait; an idle server makes all the progress there is."""

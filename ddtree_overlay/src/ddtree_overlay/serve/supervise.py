@@ -6,7 +6,6 @@ process of the server is left (or one is that even SIGKILL does not end, which i
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -21,10 +20,10 @@ from ddtree_overlay.serve.endings import (
     out_of_memory_kills,
 )
 from ddtree_overlay.serve.errors import SecretPipeError, UnsupportedServerError
-from ddtree_overlay.serve.launch_spec import Launch, start_server
+from ddtree_overlay.serve.launch_spec import Launch
 from ddtree_overlay.serve.poll import Poller
 from ddtree_overlay.serve.probes import Probes
-from ddtree_overlay.serve.process_tree import Process, ProcessTree, become_subreaper
+from ddtree_overlay.serve.server_process import ServerProcess
 from ddtree_overlay.serve.signals import StopSignals
 from ddtree_overlay.serve.status import Phase
 from ddtree_overlay.serve.workers import WorkerWatch
@@ -32,13 +31,10 @@ from ddtree_overlay.serve.workers import WorkerWatch
 __all__ = ["Launch", "say", "supervise"]
 
 TICK_SECONDS = 0.25
-TREE_SECONDS = 1.0
 REPORT_SECONDS = 15.0
 DRAIN_POLL_SECONDS = 0.2
 # SGLang gives its schedulers 15 s to release what they hold, after the last answer.
 AFTER_DRAIN_SECONDS = 20.0
-# A process that the driver holds in the kernel does not die; the container must end all the same.
-UNKILLABLE_SECONDS = 30.0
 # Errors that the launcher inside the server has already explained.
 _EXPLAINED = {UnsupportedServerError.exit_code, SecretPipeError.exit_code}
 
@@ -71,18 +67,21 @@ class _Supervisor:
         self._launch, self._signals = launch, signals
         self._status, self._probes = probes.status, probes
         self._workers = WorkerWatch(launch.worker_grace_seconds)
-        self._members: list[Process] = []
-        self._exit: int | None = None  # the server's, as subprocess has it
         self._drain_began = self._drained_at = 0.0
 
     def run(self) -> int:
         """From the server's start to its end."""
-        become_subreaper()
-        self._tree = ProcessTree()
         self._memory_kills = out_of_memory_kills()
-        self._began = self._tree_read = self._reported = time.monotonic()
-        self._server = start_server(self._launch)
-        self._tree.add(self._server.pid)
+        self._began = self._reported = time.monotonic()
+        self._server = ServerProcess(self._launch)
+        try:
+            ending = self._watch()
+        except BaseException:
+            self._server.end(self._signals, 0)  # a bug of ours must leave no orphan either
+            raise
+        return self._finish(ending)
+
+    def _watch(self) -> Ending:
         self._status.server_pid = self._server.pid
         self._probes.set_phase(Phase.LOADING)
         self._poller = Poller(
@@ -93,52 +92,30 @@ class _Supervisor:
             node_rank=self._launch.node_rank,
         )
         self._poller.start()
-        step: Callable[[], Ending | None] = self._load
+        steps: dict[Phase, Callable[[], Ending | None]] = {
+            Phase.LOADING: self._load,
+            Phase.READY: self._serve,
+            Phase.DRAINING: self._drain,
+        }
         try:
-            while (ending := step()) is None:
-                step = {
-                    Phase.LOADING: self._load,
-                    Phase.READY: self._serve,
-                    Phase.DRAINING: self._drain,
-                }[self._status.phase]
-                self._turn()
-        except BaseException:
-            self._end_everything(kill_seconds=0)  # a bug of ours must leave no orphan either
-            raise
+            while (ending := steps[self._status.phase]()) is None:
+                self._signals.wait(TICK_SECONDS)
+                self._status.beat()
+                self._server.look()
         finally:
             self._poller.stop()
-        return self._finish(ending)
-
-    # -- one turn of the loop -------------------------------------------------------------------
-
-    def _turn(self) -> None:
-        self._signals.wait(TICK_SECONDS)
-        self._status.beat()
-        self._reap()
-        if time.monotonic() - self._tree_read >= TREE_SECONDS:
-            self._tree_read = time.monotonic()
-            self._members = self._tree.members()
-
-    def _reap(self) -> None:
-        with suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                if pid == self._server.pid:
-                    self._exit = os.waitstatus_to_exitcode(status)
-                    self._server.returncode = self._exit
+        return ending
 
     # -- phases: each returns how it ended, or None to go on ------------------------------------
 
     def _load(self) -> Ending | None:
         now = time.monotonic()
         seconds = now - self._began
-        if self._exit is not None:
+        if self._server.exit is not None:
             return self._died("while loading")
         if self._signals.stops:
             return Ending(ExitCode.STOPPED, f"{self._signals.latest} while loading: ended at once")
-        if (lost := self._workers.lost(self._members, self._server.pid, now)) is not None:
+        if (lost := self._workers.lost(self._server.members, self._server.pid, now)) is not None:
             return self._worker_died(lost)
         answer = self._status.answer
         if answer is not None and answer.status == "Up":
@@ -154,7 +131,7 @@ class _Supervisor:
             )
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
-            resident, read = (size / 2**30 for size in self._tree.usage())
+            resident, read = (size / 2**30 for size in self._server.usage())
             say(
                 f"ddtree: loading for {seconds:.0f} s: {resident:.1f} GiB resident,"
                 f" {read:.1f} GiB read"
@@ -162,12 +139,12 @@ class _Supervisor:
         return None
 
     def _serve(self) -> Ending | None:
-        if self._exit is not None:
+        if self._server.exit is not None:
             return self._died("while serving")
         if self._signals.stops:
             self._begin_drain()
             return None
-        lost = self._workers.lost(self._members, self._server.pid, time.monotonic())
+        lost = self._workers.lost(self._server.members, self._server.pid, time.monotonic())
         if lost is not None:
             return self._worker_died(lost)
         progress = self._status.progress()
@@ -182,8 +159,7 @@ class _Supervisor:
         bound = f"at most {self._launch.drain_seconds:.0f} s"
         if self._launch.node_rank == 0:
             say(f"ddtree: {self._signals.latest}: no new requests; draining, {bound}")
-            with suppress(ProcessLookupError):
-                os.kill(self._server.pid, signal.SIGTERM)
+            self._server.terminate()
         else:
             # The requests are rank 0's. When it has drained it ends the workers here too; ending
             # them earlier would cut what it still answers.
@@ -192,13 +168,11 @@ class _Supervisor:
     def _drain(self) -> Ending | None:
         now, answer = time.monotonic(), self._status.answer
         in_flight = answer.in_flight if answer is not None else None
-        if self._exit is not None:
-            return self._ended_draining(in_flight)
         # An answer from before the drain does not say that nothing came since.
-        if in_flight == 0 and answer is not None and answer.at > self._drain_began:
-            self._drained_at = self._drained_at or now
-        else:
-            self._drained_at = 0.0
+        known = answer is not None and answer.at > self._drain_began
+        if self._server.exit is not None:
+            return self._ended_draining(in_flight if in_flight or known else None)
+        self._drained_at = (self._drained_at or now) if known and in_flight == 0 else 0.0
         again = self._signals.stops > 1
         over = now - self._drain_began > self._launch.drain_seconds
         patience = AFTER_DRAIN_SECONDS + self._launch.kill_seconds
@@ -214,24 +188,28 @@ class _Supervisor:
         return Ending(ExitCode.STOPPED, f"ended at {why}")
 
     def _ended_draining(self, in_flight: int | None) -> Ending:
-        # Not by its status alone: SGLang's own way to end after a clean drain is SIGKILL to itself.
-        clean = (0, -signal.SIGTERM, -signal.SIGKILL)
-        if self._exit == 0 or (self._exit in clean and not in_flight):
+        # The launcher's word, or ours: SGLang's own end after a clean drain is SIGKILL to itself.
+        # Requests are rank 0's alone.
+        clean = (-signal.SIGTERM, -signal.SIGKILL)
+        answered = in_flight == 0 or self._launch.node_rank > 0
+        if self._server.exit == 0 or (self._server.exit in clean and answered):
             seconds = time.monotonic() - self._drain_began
             return Ending(ExitCode.STOPPED, f"drained in {seconds:.0f} s; every request answered")
         return self._died(f"while draining, with {in_flight or 'an unknown number of'} requests")
 
     def _died(self, when: str) -> Ending:
-        assert self._exit is not None
-        if self._exit in _EXPLAINED:
-            return Ending(self._exit, f"the server refused to start {describe(self._exit)}")
-        if self._exit == 0 and self._launch.node_rank > 0:
+        assert self._server.exit is not None
+        if self._server.exit in _EXPLAINED:
+            return Ending(
+                self._server.exit, f"the server refused to start {describe(self._server.exit)}"
+            )
+        if self._server.exit == 0 and self._launch.node_rank > 0:
             return Ending(ExitCode.STOPPED, "rank 0 ended the service")
         return Ending(
             ExitCode.SERVER_DIED,
-            f"the server ended {when}, {describe(self._exit)}",
+            f"the server ended {when}, {describe(self._server.exit)}",
             hint(
-                self._exit,
+                self._server.exit,
                 loading=self._status.phase is Phase.LOADING,
                 out_of_memory=out_of_memory_kills() > self._memory_kills,
             ),
@@ -250,9 +228,9 @@ class _Supervisor:
     def _finish(self, ending: Ending) -> int:
         stopped = ending.code in (ExitCode.STOPPED, ExitCode.REQUESTS_CUT)
         self._probes.set_phase(Phase.STOPPING if stopped else Phase.FAILED)
-        outlived = self._exit is None
-        left = self._end_everything(self._launch.kill_seconds)
-        if ending.code == ExitCode.STOPPED and outlived and self._exit == -signal.SIGKILL:
+        outlived = self._server.exit is None
+        left = self._server.end(self._signals, self._launch.kill_seconds, self._status.beat)
+        if ending.code == ExitCode.STOPPED and outlived and self._server.exit == -signal.SIGKILL:
             ending = Ending(
                 ExitCode.SERVER_KILLED,
                 f"{ending.what}; the server did not end by itself and was killed",
@@ -270,25 +248,3 @@ class _Supervisor:
         for line in ending.lines():
             say(line)
         return int(ending.code)
-
-    def _end_everything(self, kill_seconds: float) -> list[Process]:
-        """SIGTERM to all, SIGKILL to what is left after the bound or at a further request to stop.
-        What is left then."""
-        began = time.monotonic()
-        stops = self._signals.stops
-        self._tree.signal(signal.SIGTERM)
-        # Twice: a process may be born behind the reader's back.
-        while alive := self._remaining() or self._remaining():
-            now = time.monotonic() - began
-            if now > kill_seconds + UNKILLABLE_SECONDS:
-                return alive
-            if now >= kill_seconds or self._signals.stops > stops:
-                # Again and again: a process may have forked before it was killed.
-                self._tree.signal(signal.SIGKILL)
-            self._signals.wait(0.05)
-            self._status.beat()
-        return []
-
-    def _remaining(self) -> list[Process]:
-        self._reap()
-        return self._tree.alive()

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 
+import ddtree_overlay.doctor.errors  # noqa: F401 - its failures have exit codes too
 from ddtree_overlay.serve import errors
 from ddtree_overlay.serve.catalogue import KEYS
 from ddtree_overlay.serve.endings import ExitCode

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddtree_overlay.serve.errors import EntryError
 from ddtree_overlay.serve.redact import is_secret_name
+from ddtree_overlay.serve.regular_file import MAX_CONFIGURATION, read_regular
 from ddtree_overlay.serve.sglang_flags import nearest
 
 if sys.version_info >= (3, 11):
@@ -25,14 +26,17 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def read_toml(path: Path, error: type[EntryError]) -> dict[str, Any]:
     """Raises `error` for a file that is absent, unreadable, not TOML, or of another schema."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_regular(path, MAX_CONFIGURATION).decode("utf-8-sig"))
     except OSError as failure:
         raise error(
             f"{path}: cannot be read: {failure.strerror}",
             "check the path, the mount, and that the container's user may read it",
         ) from None
-    except ValueError as failure:
-        raise error(f"{path}: is not TOML: {failure}", f"mend {path}") from None
+    except UnicodeDecodeError:
+        raise error(f"{path}: is not text in UTF-8", f"save {path} as UTF-8") from None
+    except (ValueError, RecursionError) as failure:
+        reason = "nested too deep" if isinstance(failure, RecursionError) else failure
+        raise error(f"{path}: is not TOML: {reason}", f"mend {path}") from None
     schema = document.pop("schema", SCHEMA)
     if schema != SCHEMA or isinstance(schema, bool):
         raise error(f"{path}: schema is {schema!r}", f"this image reads schema = {SCHEMA}")

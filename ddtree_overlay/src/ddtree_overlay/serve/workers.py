@@ -6,6 +6,7 @@ rank > 0 it has none, and one that hangs cannot.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 from ddtree_overlay.serve.process_tree import Process, title
@@ -28,8 +29,9 @@ class WorkerWatch:
         table = {process.key: process for process in members}
         for key, process in table.items():
             if process.ended:
-                # Nobody has asked for its status: an unnoticed crash if it was one.
-                if process.parent == server and process.exit_code:
+                # Nobody has asked for its status: an unnoticed crash if a signal ended it. A plain
+                # failure may be a compiler's or a prober's, which nobody misses.
+                if process.parent == server and os.WIFSIGNALED(process.exit_code):
                     self._seen.setdefault(key, "a child of the server")
             elif process.pid != server and key not in self._seen:
                 name = self._title_of(process.pid)

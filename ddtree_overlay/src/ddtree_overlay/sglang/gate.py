@@ -36,8 +36,8 @@ class Gate:
         self.manager: Any = None
         self.on_startup: Callable[[], None] = lambda: None
         self._draining = False
-        self._began: dict[int, float] = {}  # of each request that is not only reading
-        self._next = 0
+        self._in_flight = 0  # requests that do not only read
+        self._with_model: dict[str, float] = {}  # when each was first seen there
         self._last_output: float | None = None
         self._tokens = 0
 
@@ -52,7 +52,7 @@ class Gate:
 
     def in_flight(self) -> int:
         """Requests whose answer has not been sent whole, or that SGLang still works on."""
-        return max(len(self._began), len(getattr(self.manager, "rid_to_state", ())))
+        return max(self._in_flight, len(getattr(self.manager, "rid_to_state", ())))
 
     def saw_output(self, tokens: int) -> None:
         """The model produced something."""
@@ -62,7 +62,11 @@ class Gate:
     def health(self) -> dict[str, Any]:
         """What GET /health/ddtree says. Ages in seconds."""
         now = time.monotonic()
-        oldest = next(iter(self._began.values()), None)  # they are in the order they came
+        # What has not reached the model, or has left it for a slow reader, does not wait for it.
+        # Looked at when asked, so an age may be short by the time between two polls.
+        seen, rids = self._with_model, tuple(getattr(self.manager, "rid_to_state", ()))
+        self._with_model = {rid: seen.get(rid, now) for rid in rids}
+        oldest = min(self._with_model.values(), default=None)
         status = getattr(self.manager, "server_status", None)
         return {
             "status": getattr(status, "value", None) or "Starting",
@@ -88,12 +92,11 @@ class Gate:
             await self._count(scope, receive, send)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ticket, self._next = self._next, self._next + 1
-        self._began[ticket] = time.monotonic()
+        self._in_flight += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            del self._began[ticket]
+            self._in_flight -= 1
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
         if scope["type"] == "websocket":

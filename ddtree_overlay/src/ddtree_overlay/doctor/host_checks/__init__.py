@@ -11,12 +11,14 @@ from ddtree_overlay.doctor.host_checks import (
     memory,
     network,
     processors,
+    profile,
     shared_memory,
 )
 
 CHECKS = (
     *driver.CHECKS,
     *gpus.CHECKS,
+    *profile.CHECKS,
     *links.CHECKS,
     *shared_memory.CHECKS,
     *limits.CHECKS,

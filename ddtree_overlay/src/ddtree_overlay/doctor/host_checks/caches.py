@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ddtree_overlay.doctor.model import Check, Code, Finding, Severity, Subject
@@ -16,11 +18,13 @@ from ddtree_overlay.doctor.procfs import mib, mount_of
 from ddtree_overlay.serve.manifest import UNKNOWN
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
-# Triton, Inductor and FlashInfer fill 1 to 3 GiB; below the first bound a start may fail midway.
-LEAST_BYTES = 512 << 20
+# Triton, Inductor and FlashInfer fill 1 to 3 GiB when the cache is empty; a warm one needs next to
+# nothing, so only a volume that is full is an error.
+LEAST_BYTES = 64 << 20
 COMFORTABLE_BYTES = 5 << 30
 _NETWORK = ("nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "beegfs", "afs", "9p", "fuse.")
 _FILES_COUNTED = 200_000
+_COUNT_SECONDS = 5.0
 _BUILD = re.compile(r"[0-9a-f]{16}|dev")  # what serve/caches.py names folders after
 
 NOT_WRITABLE = Code(
@@ -70,7 +74,7 @@ def check_write(subject: Subject) -> Iterator[Finding]:
             folder.mkdir(parents=True, exist_ok=True)
             executable = _try_file(folder) and executable
         except OSError as error:
-            yield _why_not(folder, error)
+            yield _softened(_why_not(folder, error), folder, subject)
             if folder == subject.cache_root:
                 return
     mount = mount_of(subject.root, subject.cache_root)
@@ -87,14 +91,29 @@ def _try_file(folder: Path) -> bool:
         file.flush()
         os.fsync(file.fileno())
         try:
-            mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+            # Private, as the loader maps a library: some file systems refuse the shared kind.
+            flags, prot = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
+            mmap.mmap(file.fileno(), mmap.PAGESIZE, flags, prot).close()
         except PermissionError:
             return False
     return True
 
 
+def _softened(finding: Finding, folder: Path, subject: Subject) -> Finding:
+    """A Hub cache on a read-only mount serves what it holds, unless a model's code is unpacked in
+    it."""
+    reading = str(folder) == subject.environment.get("HF_HOME") and not subject.trust_remote_code
+    if not reading or os.path.realpath(folder) == os.path.realpath(subject.cache_root):
+        return finding
+    return replace(
+        finding,
+        severity=Severity.WARNING,
+        remedy="nothing to do while the models are local; else set HF_HOME to a writable folder",
+    )
+
+
 def _why_not(folder: Path, error: OSError) -> Finding:
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = _nearest(folder)
     owner, own = nearest.stat().st_uid, os.geteuid()
     if error.errno in {errno.EACCES, errno.EPERM} and owner != own:
         return FOREIGN.found(
@@ -111,10 +130,15 @@ def _why_not(folder: Path, error: OSError) -> Finding:
     return NOT_WRITABLE.found(f"{folder}: {reason}")
 
 
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first above it that is there and can be reached."""
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - Path.exists raises for a folder that is closed to us
+
+
 def check_disk(subject: Subject) -> Iterator[Finding]:
     """Space and kind of the file system that holds the cache, or will when it is created."""
     folder = subject.cache_root
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = _nearest(folder)
     free = shutil.disk_usage(nearest).free
     if free < COMFORTABLE_BYTES:
         yield LITTLE_SPACE.found(
@@ -154,11 +178,12 @@ def check_stale(subject: Subject) -> Iterator[Finding]:
 def _size(folders: list[Path]) -> tuple[int, bool]:
     """(bytes, whether all were counted): a cache may hold millions of files."""
     total = files = 0
+    deadline = time.monotonic() + _COUNT_SECONDS
     for folder in folders:
         for place, _, names in os.walk(folder):
             for name in names:
                 files += 1
-                if files > _FILES_COUNTED:
+                if files > _FILES_COUNTED or time.monotonic() > deadline:
                     return total, False
                 try:
                     total += (Path(place) / name).lstat().st_size

@@ -27,7 +27,7 @@ WRITABLE_ROOT = Code(
     "CON003",
     _INFO,
     "The container's root file system is writable; nothing in it needs that.",
-    "start with --read-only --tmpfs /tmp",
+    "start with --read-only --tmpfs /tmp:exec",
 )
 ONLINE = Code(
     "CON004",
@@ -44,7 +44,8 @@ def check_libcuda(subject: Subject) -> Iterator[Finding]:
     if library is None:
         return
     shown = "/" + str(library.relative_to(subject.root))
-    found = re.search(r"libcuda\.so\.(\d+\.\d[\d.]*)$", str(library.resolve()))
+    # Three digits: on WSL the file is libcuda.so.1.1, whatever the driver's version is.
+    found = re.search(r"libcuda\.so\.(\d{3,}\.\d[\d.]*)$", str(library.resolve()))
     driver = kernel_module(subject.root) or subject.hardware.driver
     if found and driver:
         if found.group(1) != driver:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ddtree_overlay import _kernels
 from ddtree_overlay.doctor import pci
+from ddtree_overlay.doctor.host_checks.memory import weights_bytes
 from ddtree_overlay.doctor.model import Check, Code, Finding, Gpu, Severity, Subject
 from ddtree_overlay.doctor.visible import TOOLKIT_VARIABLE
 
@@ -78,6 +79,7 @@ OFF_THE_BUS = Code(
 )
 # SGLang's own bound (srt/distributed/bootstrap.py): the least against the most.
 BALANCE = 0.9
+_BALANCE_SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
 # The CUDA context and library workspaces of each rank, and a little for fluctuation.
 CONTEXT_BYTES = 1 << 30
 
@@ -92,19 +94,28 @@ def check_count(subject: Subject) -> Iterator[Finding]:
     hardware = subject.hardware
     if hardware.error is not None:
         return
+    enough = len(subject.gpus) >= subject.gpus_needed
     if hardware.unmatched:
-        yield UNMATCHED.found(f"no such GPU here: {', '.join(hardware.unmatched)}")
+        # CUDA itself does not read the toolkit's variable.
+        harmless = enough and all(name.startswith(TOOLKIT_VARIABLE) for name in hardware.unmatched)
+        yield UNMATCHED.found(
+            f"no such GPU here: {', '.join(hardware.unmatched)}",
+            severity=_WARNING if harmless else None,
+        )
     if hardware.lost:
-        yield LOST.found("; ".join(hardware.lost))
+        yield LOST.found("; ".join(hardware.lost), severity=_WARNING if enough else None)
         return
     on_bus = pci.nvidia_gpus(subject.root)
     missing = sorted(set(on_bus) - {gpu.pci_bus_id for gpu in hardware.gpus})
-    if len(hardware.gpus) < subject.gpus_needed and not hardware.unmatched:
+    if not enough and not hardware.unmatched:
         where = f"; on the bus but not usable here: {', '.join(missing)}" if missing else ""
         hidden = hardware.present - len(hardware.gpus)
         where += f"; CUDA_VISIBLE_DEVICES hides {hidden}" if hidden > 0 else ""
         seen = ", ".join(gpu.pci_bus_id for gpu in hardware.gpus) or "none"
-        yield TOO_FEW.found(f"{len(hardware.gpus)} of {subject.gpus_needed} GPUs ({seen}){where}")
+        first = f" from --base-gpu-id {subject.first_gpu} on" if subject.first_gpu else ""
+        yield TOO_FEW.found(
+            f"{len(subject.gpus)} of {subject.gpus_needed} GPUs{first} ({seen}){where}"
+        )
     elif subject.environment.get(TOOLKIT_VARIABLE) == "all" and hardware.present < len(on_bus):
         yield OFF_THE_BUS.found(
             f"the driver lists {hardware.present} GPUs, the bus has {len(on_bus)}; not among "
@@ -114,7 +125,7 @@ def check_count(subject: Subject) -> Iterator[Finding]:
 
 def check_alike(subject: Subject) -> Iterator[Finding]:
     """Of the GPUs that will be used, model, capability and memory (to 1 %) are the same."""
-    used = subject.hardware.gpus[: subject.gpus_needed]
+    used = subject.gpus
     kinds: dict[tuple[str, tuple[int, int]], list[Gpu]] = {}
     for gpu in used:
         kinds.setdefault((gpu.name, gpu.capability), []).append(gpu)
@@ -126,7 +137,7 @@ def check_alike(subject: Subject) -> Iterator[Finding]:
         yield MIXED.found(f"GPUs of {len(kinds)} kinds: {'; '.join(parts)}")
         return
     sizes = [gpu.memory_total for gpu in used]
-    if max(sizes) > min(sizes) * 1.01:
+    if sizes and max(sizes) > min(sizes) * 1.01:
         least = min(used, key=lambda gpu: gpu.memory_total)
         yield MIXED.found(
             f"memory differs: {label(least)} has {gib(min(sizes))}, others up to {gib(max(sizes))}"
@@ -139,7 +150,7 @@ def check_kernels(subject: Subject) -> Iterator[Finding]:
         carried = sorted({file.arch for file in _kernels.read_kernels()})
     except _kernels.KernelFileError:
         return
-    yield from kernels_for(subject.hardware.gpus[: subject.gpus_needed], carried)
+    yield from kernels_for(subject.gpus, carried)
 
 
 def kernels_for(gpus: tuple[Gpu, ...], carried: list[str]) -> Iterator[Finding]:
@@ -155,7 +166,7 @@ def kernels_for(gpus: tuple[Gpu, ...], carried: list[str]) -> Iterator[Finding]:
 
 def check_mig(subject: Subject) -> Iterator[Finding]:
     """An error for several GPUs; a single one can serve a small model from a slice."""
-    on = [gpu for gpu in subject.hardware.gpus[: subject.gpus_needed] if gpu.mig_enabled]
+    on = [gpu for gpu in subject.gpus if gpu.mig_enabled]
     if on:
         yield MIG.found(
             f"MIG is enabled on {', '.join(map(label, on))}",
@@ -165,30 +176,43 @@ def check_mig(subject: Subject) -> Iterator[Finding]:
 
 def check_memory(subject: Subject) -> Iterator[Finding]:
     """Free memory against memory_fraction of the whole, plus the CUDA context; one line a GPU."""
-    used = subject.hardware.gpus[: subject.gpus_needed]
-    short = (
-        [] if subject.memory_fraction is None else list(_occupied(used, subject.memory_fraction))
-    )
-    yield from short
+    used = subject.gpus
     free = {gpu: gpu.memory_total - gpu.memory_used for gpu in used}
-    least = min(used, key=lambda gpu: free[gpu])
-    if not short and free[least] < BALANCE * max(free.values()):
+    least = min(used, key=lambda gpu: free[gpu], default=None)
+    if least is None:
+        return
+    tolerated = subject.environment.get(_BALANCE_SWITCH, "").lower() in {"0", "false", "no", "off"}
+    unbalanced = free[least] < BALANCE * max(free.values())
+    short = list(_occupied(subject, grave=unbalanced and not tolerated))
+    yield from short
+    if unbalanced and not short:
         yield UNBALANCED.found(
             f"{label(least)} has {gib(free[least])} free, others up to "
-            f"{gib(max(free.values()))}; held by {_holders(least)}"
+            f"{gib(max(free.values()))}; held by {_holders(least)}",
+            severity=_WARNING if tolerated else None,
         )
 
 
-def _occupied(gpus: tuple[Gpu, ...], fraction: float) -> Iterator[Finding]:
-    for gpu in gpus:
+def _occupied(subject: Subject, *, grave: bool) -> Iterator[Finding]:
+    """SGLang takes its fraction of what is free at its start, so that less than all of it means a
+    smaller KV cache, and no start only where the weights do not fit (or unknown ones hardly can).
+    """
+    fraction = subject.memory_fraction
+    weights = weights_bytes(subject.model) / (subject.tp * subject.pp)
+    weights += weights_bytes(subject.draft_model) / subject.tp
+    if fraction is None:
+        return
+    for gpu in subject.gpus:
         free = gpu.memory_total - gpu.memory_used
         needed = min(
             int(gpu.memory_total * fraction) + CONTEXT_BYTES,
             int(gpu.memory_total * 0.98),
         )
         if free < needed:
+            fits = free * fraction > weights * 1.05 if weights else free > gpu.memory_total / 2
             yield OCCUPIED.found(
-                f"{label(gpu)}: {gib(free)} free, {gib(needed)} needed; held by {_holders(gpu)}"
+                f"{label(gpu)}: {gib(free)} free, {gib(needed)} wanted; held by {_holders(gpu)}",
+                severity=_WARNING if fits and not grave else None,
             )
 
 
@@ -199,7 +223,7 @@ def _holders(gpu: Gpu) -> str:
 
 def check_mode(subject: Subject) -> Iterator[Finding]:
     """Prohibited is an error; exclusive modes allow the server but not a check beside it."""
-    for gpu in subject.hardware.gpus[: subject.gpus_needed]:
+    for gpu in subject.gpus:
         if gpu.compute_mode != "default":
             yield COMPUTE_MODE.found(
                 f"{label(gpu)} is in compute mode {gpu.compute_mode}",

@@ -14,6 +14,8 @@ STACK = 8 << 20
 # A rank starts some hundred threads: CUDA, NCCL, torch's pools, the compile workers.
 TASKS_PER_RANK = 512
 TASKS_BESIDE = 1024
+# Without pools of compile workers a rank still has about a hundred: below that it cannot start.
+LEAST_PER_RANK = 128
 
 OPEN_FILES = Code(
     "LIM001",
@@ -42,7 +44,7 @@ FEW_TASKS = Code(
 
 
 def check_limits(subject: Subject) -> Iterator[Finding]:
-    """Hard limits of this process, which the server inherits, and the cgroup's pids.max."""
+    """Limits of this process, which the server inherits, and the cgroup's pids.max."""
     files = limit(subject.root, "Max open files")
     if files and files[1] < FILES:
         yield OPEN_FILES.found(f"at most {files[1]:.0f} open files, {FILES} are advised")
@@ -55,9 +57,14 @@ def check_limits(subject: Subject) -> Iterator[Finding]:
     ranks = subject.gpus_needed if subject.device == "cuda" else subject.tp
     needed = TASKS_BESIDE + TASKS_PER_RANK * ranks
     processes = limit(subject.root, "Max processes")
-    allowed = min(processes[1] if processes else float("inf"), cgroup_tasks(subject.root))
+    # The soft one: nobody raises it for the server.
+    allowed = min(processes[0] if processes else float("inf"), cgroup_tasks(subject.root))
     if allowed < needed:
-        yield FEW_TASKS.found(f"at most {allowed:.0f} processes and threads, {needed} are needed")
+        scarce = allowed >= LEAST_PER_RANK * (ranks + 1)
+        yield FEW_TASKS.found(
+            f"at most {allowed:.0f} processes and threads, {needed} are advised",
+            severity=Severity.WARNING if scarce else None,
+        )
 
 
 CHECKS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddtree_overlay.doctor import pci
 from ddtree_overlay.doctor.iommu import translating
-from ddtree_overlay.doctor.model import Check, Code, Finding, Severity, Subject
+from ddtree_overlay.doctor.model import UNKNOWN_PEER, Check, Code, Finding, Severity, Subject
 from ddtree_overlay.doctor.peer_to_peer import refused_pairs
 
 _WARNING, _INFO = Severity.WARNING, Severity.INFO
@@ -72,8 +72,9 @@ def check_peer_to_peer(subject: Subject) -> Iterator[Finding]:
     refused = refused_pairs(subject)
     if not refused or subject.peer_to_peer == "off":
         return
-    (one, other), reason = next(iter(refused.items()))
-    code = FORCED if subject.peer_to_peer == "on" else NO_PEER_TO_PEER
+    known = {pair: why for pair, why in refused.items() if why != UNKNOWN_PEER}
+    (one, other), reason = next(iter((known or refused).items()))
+    code = FORCED if known and subject.peer_to_peer == "on" else NO_PEER_TO_PEER
     yield code.found(
         f"no peer-to-peer for {len(refused)} of {len(subject.hardware.links)} pairs of GPUs, "
         f"such as {one} and {other}: {reason}"

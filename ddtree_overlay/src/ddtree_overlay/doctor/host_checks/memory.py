@@ -37,7 +37,12 @@ def check_memory(subject: Subject) -> Iterator[Finding]:
     # On a CPU the weights themselves are there; a rank without CUDA is a third of the size.
     processes = ranks * (1 << 30) + weights if on_cpu else BESIDE + ranks * PER_RANK
     if usable < processes:
-        yield TOO_LITTLE.found(f"{mib(usable)} of memory, {mib(processes)} are needed")
+        # PER_RANK is on the safe side; what is above half of it may serve.
+        may = not on_cpu and usable >= processes / 2
+        yield TOO_LITTLE.found(
+            f"{mib(usable)} of memory, {mib(processes)} are {'advised' if may else 'needed'}",
+            severity=Severity.WARNING if may else None,
+        )
     elif not on_cpu and usable < processes + weights:
         yield SLOW_LOAD.found(f"{mib(usable)} of memory, weights of {mib(weights)}")
 

@@ -43,6 +43,9 @@ def check_shared_memory(subject: Subject) -> Iterator[Finding]:
     except OSError as error:
         yield MISSING.found(f"shared memory (/dev/shm): {error.strerror}")
         return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield MISSING.found(f"shared memory (/dev/shm) cannot be written by uid {os.geteuid()}")
+        return
     yield from judge(
         found.f_bavail * found.f_frsize,
         subject.gpus_needed if subject.device == "cuda" else subject.tp,

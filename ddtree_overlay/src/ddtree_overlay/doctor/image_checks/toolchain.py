@@ -156,5 +156,6 @@ CHECKS = (
         ),
         check_toolchain,
         needs="image",
+        seconds=6 * SECONDS,
     ),
 )

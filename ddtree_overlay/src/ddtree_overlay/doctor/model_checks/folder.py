@@ -25,7 +25,7 @@ def check_folder(subject: Subject) -> Iterable[Finding]:
     """Of target and drafter: folder, permissions, config.json, generation_config.json."""
     for name, role in sources(subject):
         try:
-            source = locate(name, role, subject.environment)
+            source = locate(name, role, subject)
             if not os.access(source.folder, os.R_OK | os.X_OK):
                 yield codes.UNREADABLE.found(
                     f"the {role} {name} cannot be listed by UID {os.getuid()}"
@@ -90,7 +90,7 @@ def _softened(finding: Finding, name: str, role: str, subject: Subject) -> Findi
     """Mistral's own layout has params.json instead, which SGLang reads too."""
     if finding.code != codes.NO_CONFIG.id:
         return finding
-    source = locate(name, role, subject.environment)
+    source = locate(name, role, subject)
     if not (source.folder / "params.json").is_file():
         return finding
     return codes.NO_CONFIG.found(

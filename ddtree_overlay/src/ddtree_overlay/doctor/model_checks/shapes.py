@@ -83,8 +83,17 @@ def layer_findings(role: str, config: Config, tp: int, ep: int) -> Iterable[Find
         if block > 1 and (width // ranks) % block:
             yield codes.BLOCKS.found(
                 f"the {role}'s experts have width {width}, {width // ranks} on each of {ranks} "
-                f"ranks, which is no multiple of the quantisation's block of {block}"
+                f"ranks, which is no multiple of the quantisation's block of {block}",
+                remedy=_spread(count, width, block, tp),
             )
+
+
+def _spread(experts_: int, width: int, block: int, tp: int) -> str | None:
+    """The least expert parallelism under which a rank keeps whole blocks."""
+    for ep in range(2, tp + 1):
+        if tp % ep == 0 and experts_ % ep == 0 and (width // (tp // ep)) % block == 0:
+            return f"add --ep-size {ep} (then {tp // ep} ranks share an expert)"
+    return None
 
 
 def _check_stated(role: str, text: Config) -> Iterable[Finding]:

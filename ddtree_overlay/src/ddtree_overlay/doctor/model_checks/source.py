@@ -15,6 +15,8 @@ from ddtree_overlay.doctor.model_checks import codes
 LARGEST_JSON = 256 * 2**20
 """Of a JSON file that is read whole, in bytes: tokenizer.json has tens of MiB."""
 _HUB_NAME_PARTS = 2
+MODEL = "model"
+"""The target's role."""
 _TRUE = frozenset({"1", "true", "yes", "on"})
 
 
@@ -35,22 +37,26 @@ class Source:
     role: str
 
 
-def locate(name: str, role: str, environment: Mapping[str, str]) -> Source:
+def locate(name: str, role: str, subject: Subject) -> Source:
     """The folder of a path or of a Hub name in the local cache. Raises Unusable."""
+    environment = subject.environment
     folder = Path(name).expanduser()
     try:
         if folder.is_dir():
             return Source(name, folder, role)
         exists = folder.exists()
-    except PermissionError:
+    except OSError as error:  # also a network file system's: stale handle, input/output error
         raise Unusable(
-            codes.UNREADABLE.found(f"the {role} {name} cannot be reached by {_who()}")
+            codes.UNREADABLE.found(
+                f"the {role} {name} cannot be reached by {_who()} ({error.strerror})"
+            )
         ) from None
     if exists:
         raise Unusable(codes.SINGLE_FILE.found(f"the {role} {name} is a file"))
     if not _is_hub_name(name):
         raise Unusable(codes.NO_FOLDER.found(f"the {role} {name} does not exist"))
-    cached = _cached(name, environment)
+    revision = subject.revision if role == MODEL else None
+    cached = _cached(name, environment, revision or "main")
     if cached is not None:
         return Source(name, cached, role)
     if _offline(environment):
@@ -104,7 +110,7 @@ def is_lfs_pointer(beginning: bytes) -> bool:
 
 def sources(subject: Subject) -> list[tuple[str, str]]:
     """(name, role) of what is configured."""
-    found = [(subject.model, "model"), (subject.draft_model, "draft model")]
+    found = [(subject.model, MODEL), (subject.draft_model, "draft model")]
     return [(name, role) for name, role in found if name]
 
 
@@ -112,7 +118,7 @@ def each(subject: Subject, check: Callable[[Source], Iterable[Finding]]) -> Iter
     """`check` of every configured model that has a folder; the others are MOD findings already."""
     for name, role in sources(subject):
         try:
-            source = locate(name, role, subject.environment)
+            source = locate(name, role, subject)
         except Unusable:
             continue
         yield from check(source)
@@ -123,7 +129,7 @@ def configured(subject: Subject) -> dict[str, tuple[Source, dict[str, Any]]]:
     found = {}
     for name, role in sources(subject):
         try:
-            source = locate(name, role, subject.environment)
+            source = locate(name, role, subject)
             found[role] = source, read_config(source)
         except Unusable:
             continue
@@ -148,11 +154,12 @@ def _hub(environment: Mapping[str, str]) -> Path:
     return Path(cache).expanduser() / "huggingface" / "hub"
 
 
-def _cached(name: str, environment: Mapping[str, str]) -> Path | None:
-    """The snapshot of `main`, which is what a name without a revision means."""
+def _cached(name: str, environment: Mapping[str, str], revision: str) -> Path | None:
+    """The snapshot of a branch, a tag or a commit."""
     folder = _hub(environment) / ("models--" + name.replace("/", "--"))
     try:
-        commit = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        named = folder / "refs" / revision
+        commit = named.read_text(encoding="utf-8").strip() if named.is_file() else revision
         snapshot = folder / "snapshots" / commit
         return snapshot if commit and snapshot.is_dir() else None
     except (OSError, ValueError):

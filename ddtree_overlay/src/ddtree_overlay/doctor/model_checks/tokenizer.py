@@ -23,7 +23,13 @@ def check_tokenizer(subject: Subject) -> Iterable[Finding]:
     found = configured(subject).get("model")
     if found is None:
         return
+    if subject.tokenizer == "":
+        return
     folder = found[0].folder
+    if subject.tokenizer is not None:
+        folder = Path(subject.tokenizer)
+        if not folder.is_dir():
+            return  # a Hub name, or a file: SGLang's own to say
     try:
         own = _optional(folder / "tokenizer_config.json")
         yield from _check_vocabulary(folder, own or {})
@@ -40,7 +46,8 @@ def _check_vocabulary(folder: Path, own: dict[str, object]) -> Iterable[Finding]
         return
     if (folder / "vocab.json").is_file():
         _optional(folder / "vocab.json")
-        if not (folder / "merges.txt").is_file():
+        beside = any((folder / name).is_file() for name in ("merges.txt", *_OTHER_FILES))
+        if not beside:
             yield codes.NO_TOKENIZER.found(f"{folder} has vocab.json without merges.txt")
         return
     others = [folder / name for name in _OTHER_FILES]

@@ -53,6 +53,8 @@ def on_host(run_image: Callable[..., Ran], folder: Path, host: FakeHost) -> Ran:
     root = folder / "root"
     if not root.exists():
         host.build(root)
+        (root / "dev/shm").mkdir(exist_ok=True)
+        (root / "dev/shm").chmod(0o1777)
     return run_image(
         *("doctor", "--json", "--fast", "--tp", "8"),
         **HARDENED,
@@ -63,7 +65,10 @@ def on_host(run_image: Callable[..., Ran], folder: Path, host: FakeHost) -> Ran:
             "LD_LIBRARY_PATH": "/host",
             "NVML_STUB": host.stub(),
         },
-        volumes={str(folder): {"bind": "/host", "mode": "ro"}},
+        volumes={
+            str(folder): {"bind": "/host", "mode": "ro"},
+            str(root / "dev/shm"): {"bind": "/host/root/dev/shm", "mode": "rw"},
+        },
     )
 
 

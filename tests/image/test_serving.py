@@ -29,7 +29,7 @@ CHAT = {
     "max_tokens": 24,
     "messages": [{"role": "user", "content": "What is a tree?"}],
 }
-LOAD_SECONDS, FULL_LOAD_SECONDS = 45, 600
+LOAD_SECONDS, FULL_LOAD_SECONDS = 30, 600
 
 
 @pytest.fixture(scope="module")

@@ -146,23 +146,23 @@ def test_without_the_proof_path_ddtree_on_a_cpu_is_refused_before_weights_load(
     reference: dict[str, Any],
     bytecode: dict[str, Any],
 ) -> None:
-    """Asked for DDTREE where it cannot run, the server never runs something else instead."""
-    ran = run_image(
-        "serve",
-        "--model-path",
-        "/models/tiny",
-        "--speculative-algorithm",
-        "DDTREE",
-        "--speculative-draft-model-path",
-        "/models/tiny",
-        "--speculative-ddtree-budget",
-        "16",
+    """Asked for DDTREE where it cannot run, the server never runs something else instead: the
+    doctor refuses the drafter that is none, and without the doctor SGLang's own gate the device."""
+    arguments = [
+        *("serve", "--model-path", "/models/tiny", "--speculative-algorithm", "DDTREE"),
+        *("--speculative-draft-model-path", "/models/tiny", "--speculative-ddtree-budget", "16"),
         *(a if a != "ddtree_cpu" else "triton" for a in CPU_ARGUMENTS),
-        environment=bytecode["environment"],
-        volumes={str(models): {"bind": "/models", "mode": "ro"}, **bytecode["volumes"]},
-    )
-    assert ran.returncode != 0
-    refusal = ran.stderr.strip().splitlines()[-1]
-    assert "DDTREE" in refusal
-    assert "--device" in refusal
-    assert "Load weight" not in ran.stdout + ran.stderr
+    ]
+    options: dict[str, Any] = {
+        "environment": bytecode["environment"],
+        "volumes": {str(models): {"bind": "/models", "mode": "ro"}, **bytecode["volumes"]},
+    }
+    checked = run_image(*arguments, **options)
+    assert checked.returncode == 74, checked.stderr[-2000:]
+    assert "ERROR DRF001 " in checked.stderr
+    unchecked = run_image(*arguments, "--skip-checks", "drafter,overlay", **options)
+    assert unchecked.returncode == 82, unchecked.stderr[-2000:]
+    refusals = [line for line in unchecked.stderr.splitlines() if "--device" in line]
+    assert any("DDTREE" in line for line in refusals), unchecked.stderr[-2000:]
+    for ran in (checked, unchecked):
+        assert "Load weight" not in ran.stdout + ran.stderr

@@ -32,8 +32,6 @@ def subject_of(
     algorithm = plan.get("algorithm")
     tp, pp, dp = (plan.get(name) or 1 for name in ("tp", "pp", "dp"))
     nnodes = plan.get("nnodes") or 1
-    # With DP attention the replicas share the GPUs of tensor parallelism.
-    replicas = 1 if plan.flag("--enable-dp-attention") is not None else dp
     on_cpu = plan.get("device") == "cpu"
     build = manifest.text("build_id")
     cache = Path(plan.get("cache_dir"))
@@ -57,7 +55,7 @@ def subject_of(
         node_rank=plan.get("node_rank") or 0,
         dist_init_addr=plan.get("dist_init_addr"),
         ep=_number(plan.flag("--ep-size")) or 1,
-        gpus_needed=0 if on_cpu else math.ceil(tp * pp * replicas / nnodes),
+        gpus_needed=0 if on_cpu else math.ceil(tp * pp * plan.replicas / nnodes),
         first_gpu=_number(plan.flag("--base-gpu-id")) or 0,
         gpu_step=_number(plan.flag("--gpu-id-step")) or 1,
         profile=plan.profile,

@@ -68,7 +68,8 @@ def derive(
     environment = os.environ if environment is None else environment
     if build_id is None:
         build_id = read_manifest(environment).text("build_id")
-    facts = model_facts(plan.get("model"))
+    # Once each: where a mount does not answer, every reading would wait for its bound.
+    facts, draft = model_facts(plan.get("model")), model_facts(plan.get("draft_model"))
     folder = profiles or profile_folder(environment)
     if plan.profile:
         profile = load_profile(plan.profile, folder)
@@ -79,11 +80,11 @@ def derive(
         plan = apply_profile(plan, profile, COMPUTED + why)
     gpus = len(hardware.gpus) if plan.get("device") == "cuda" else 0
     plan = adopt_nccl_switch(plan, environment)
-    plan = _tensor_parallel(plan, gpus, facts)
+    plan = _tensor_parallel(plan, gpus, facts, draft)
     plan = _expert_parallel(plan, facts)
     plan = _note_idle(plan, gpus)
-    plan = choose_drafting(plan, profile)
-    plan = _context(plan, facts)
+    plan = choose_drafting(plan, profile, draft)
+    plan = _context(plan, facts, draft)
     if plan.get("device") == "cuda":
         plan = _gpu_values(plan, hardware)
     check(plan, need_model=need_model, complete=True)
@@ -98,16 +99,14 @@ def _compute(plan: Plan, name: str, value: Any, why: str) -> Plan:
     return set_values(plan, {name: Value(value, COMPUTED + why)})
 
 
-def _tensor_parallel(plan: Plan, gpus: int, facts: ModelFacts) -> Plan:
+def _tensor_parallel(plan: Plan, gpus: int, facts: ModelFacts, draft: ModelFacts) -> Plan:
     """The largest power of two that the GPUs carry and that divides the attention heads of the
     model and of its drafter."""
     if not gpus:
         why = "no GPU is visible" if plan.get("device") == "cuda" else "one CPU process"
         return _compute(plan, "tp", plan.get("nnodes"), why)
-    # Replicas of attention alone share the GPUs of one group; whole ones have GPUs of their own.
-    replicas = 1 if plan.flag("--enable-dp-attention") is not None else plan.get("dp")
-    room = gpus * plan.get("nnodes") // (plan.get("pp") * replicas)
-    heads = [facts.heads, model_facts(plan.get("draft_model")).heads]
+    room = gpus * plan.get("nnodes") // (plan.get("pp") * plan.replicas)
+    heads = [facts.heads, draft.heads]
     size = 1
     while size * 2 <= room and not any(count and count % (size * 2) for count in heads):
         size *= 2
@@ -131,8 +130,7 @@ def _tensor_parallel(plan: Plan, gpus: int, facts: ModelFacts) -> Plan:
 
 
 def _note_idle(plan: Plan, gpus: int) -> Plan:
-    replicas = 1 if plan.flag("--enable-dp-attention") is not None else plan.get("dp")
-    used = plan.get("tp") * plan.get("pp") * replicas // plan.get("nnodes")
+    used = plan.get("tp") * plan.get("pp") * plan.replicas // plan.get("nnodes")
     if used >= gpus:
         return plan
     size = plan.settings["tp"]
@@ -163,7 +161,7 @@ def _gpus_in_words(plan: Plan, gpus: int) -> str:
     return words
 
 
-def _context(plan: Plan, facts: ModelFacts) -> Plan:
+def _context(plan: Plan, facts: ModelFacts, draft: ModelFacts) -> Plan:
     """A profile's context is an upper bound: SGLang refuses more than the model was made for, and
     runs the drafter with as much."""
     setting = plan.settings["context_length"]
@@ -171,7 +169,7 @@ def _context(plan: Plan, facts: ModelFacts) -> Plan:
         return plan
     stated = [(facts.context, "model")]
     if plan.get("algorithm") in TREE_ALGORITHMS:
-        stated.append((model_facts(plan.get("draft_model")).context, "drafter"))
+        stated.append((draft.context, "drafter"))
     known = [(size, whose) for size, whose in stated if size]
     size, whose = min(known, default=(setting.value, ""))
     if setting.value <= size:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtree_overlay.serve.model_config import model_facts
+from ddtree_overlay.serve.model_config import ModelFacts
 from ddtree_overlay.serve.plan import Plan, Value
 from ddtree_overlay.serve.profiles import Profile
 from ddtree_overlay.serve.resolve import COMPUTED, level_is_given, set_values
 from ddtree_overlay.serve.tiers import USUAL_BLOCK, choose
 
 
-def choose_drafting(plan: Plan, profile: Profile) -> Plan:
+def choose_drafting(plan: Plan, profile: Profile, draft: ModelFacts) -> Plan:
     """The tier that the number of running requests falls into. An algorithm, budget or top-k that
     somebody gave wins: then only what is still open follows from the tier."""
     requests = plan.settings["max_running_requests"]
@@ -38,7 +38,7 @@ def choose_drafting(plan: Plan, profile: Profile) -> Plan:
         algorithm = tier.algorithm
         values["algorithm"] = Value(algorithm, basis + tier.why)
     if algorithm == "DDTREE" and "budget" not in given and tier and tier.algorithm == "DDTREE":
-        block = model_facts(plan.get("draft_model")).block_size
+        block = draft.block_size
         nodes, why = tier.nodes(block), tier.why
         if nodes != tier.budget:
             stated = "the drafter's" if block else "the usual"

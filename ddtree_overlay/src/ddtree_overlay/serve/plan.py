@@ -66,6 +66,11 @@ class Plan:
                 return flag.values[0] if flag.values else ""
         return None
 
+    @property
+    def replicas(self) -> int:
+        """Replicas (dp) with GPUs of their own; those of attention alone share one group."""
+        return 1 if self.flag("--enable-dp-attention") is not None else self.get("dp") or 1
+
     def argv(self) -> tuple[str, ...]:
         """SGLang's arguments, without the program."""
         return tuple(part for flag in self.flags for part in (flag.name, *flag.values))

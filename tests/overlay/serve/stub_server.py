@@ -45,10 +45,10 @@ class Stub:
         except (OSError, ValueError):
             return int(self.options.get("in_flight", 0))
 
-    def health(self) -> dict[str, Any]:
+    def health(self, draining: bool) -> dict[str, Any]:
         return {
             "status": self.options.get("status", "Up"),
-            "draining": self.draining,
+            "draining": draining,
             "in_flight": self.in_flight,
             "last_output_age": self.options.get("last_output_age"),
             "waiting_age": self.options.get("waiting_age", 0.1) if self.in_flight else None,
@@ -119,9 +119,10 @@ def main() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path in options.get("paths", ["/health/ddtree"])
-            silent = stub.draining and options.get("silent_draining")
+            draining = stub.draining  # of the moment that it was asked, however late it answers
+            silent = draining and options.get("silent_draining")
             time.sleep(60 if silent else options.get("answer_seconds", 0))
-            body = json.dumps(stub.health()).encode()
+            body = json.dumps(stub.health(draining)).encode()
             self.send_response(200 if known else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

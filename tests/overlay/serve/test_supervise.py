@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,20 @@ def test_a_kill_that_nothing_told_of_is_no_clean_drain(appliance: Appliance) -> 
     """The last answer is from before the drain: what came since, nobody knows."""
     appliance.start({"lingers": True, "silent_draining": True}).ready().stop()
     until((appliance.folder / "got_term").exists, "SIGTERM at the server")
+    os.kill(appliance.server()["pid"], signal.SIGKILL)
+    assert appliance.ended() == ExitCode.SERVER_DIED
+    assert "while draining, with an unknown number of requests" in appliance.output()
+
+
+def test_an_answer_under_way_at_the_signal_is_no_word_of_the_drain(appliance: Appliance) -> None:
+    """Asked before SIGTERM, heard after it: it says "nothing in flight" of a server that still
+    took requests."""
+    stub = {"lingers": True, "silent_draining": True, "answer_seconds": 0.5}
+    appliance.start(stub).ready()
+    time.sleep(0.2)  # the next question is on its way
+    appliance.stop()
+    until((appliance.folder / "got_term").exists, "SIGTERM at the server")
+    time.sleep(1.0)  # whatever was under way has been heard
     os.kill(appliance.server()["pid"], signal.SIGKILL)
     assert appliance.ended() == ExitCode.SERVER_DIED
     assert "while draining, with an unknown number of requests" in appliance.output()

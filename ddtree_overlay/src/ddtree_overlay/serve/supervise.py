@@ -168,8 +168,9 @@ class _Supervisor:
     def _drain(self) -> Ending | None:
         now, answer = time.monotonic(), self._status.answer
         in_flight = answer.in_flight if answer is not None else None
-        # An answer from before the drain does not say that nothing came since.
-        known = answer is not None and answer.at > self._drain_began
+        # Only what the server says once it refuses new requests is final. When the answer came is
+        # no proof: it may have been written before the signal and have arrived after it.
+        known = answer is not None and answer.draining
         if self._server.exit is not None:
             return self._ended_draining(in_flight if in_flight or known else None)
         self._drained_at = (self._drained_at or now) if known and in_flight == 0 else 0.0

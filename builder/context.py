@@ -25,7 +25,7 @@ _OVERLAY_ONLY = {"patches", "build", "dist"}
 
 # Scripts of early, expensive layers are staged apart: a change of an audit rule must not
 # reinstall torch.
-EARLY_STEPS = ("prune.py", "toolchain.py", "unpack.py")
+EARLY_STEPS = ("prune.py", "settle.py", "toolchain.py", "unpack.py")
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def describe_target(
         "sglang": sglang,
         "base": base,
         "budget_gib": target.budget.image_gib,
+        "budget_layers_mib": target.budget.layers_mib.model_dump(),
     }
 
 

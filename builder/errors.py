@@ -208,6 +208,87 @@ class BuilderEnvironmentError(BuilderError):
     exit_code = 60
 
 
+# -- 70..89: what leaves this machine ------------------------------------------------------------
+
+
+class ImageReferenceError(BuilderError):
+    """A name of an image is malformed, moves (`latest`), or is not the one that this image has."""
+
+    exit_code = 70
+
+
+class RegistryUnreachableError(BuilderError):
+    """The registry does not answer, or not as a registry does."""
+
+    exit_code = 71
+
+
+class RegistryRefusedError(BuilderError):
+    """The registry refuses: no credentials, no right, or a request that it does not take."""
+
+    exit_code = 72
+
+
+class RegistryFullError(BuilderError):
+    """The registry has no room, or the quota is used up."""
+
+    exit_code = 73
+
+
+class TagTakenError(BuilderError):
+    """The immutable tag exists already and names another image."""
+
+    exit_code = 74
+
+
+class TransferFailedError(BuilderError):
+    """A transfer broke off more often than it is retried; what arrived stays there."""
+
+    exit_code = 75
+
+
+class ImageAbsentError(BuilderError):
+    """The image does not exist where it was looked for."""
+
+    exit_code = 76
+
+
+class UnsignedError(BuilderError):
+    """No signature of the given key is on the image."""
+
+    exit_code = 77
+
+
+class TamperedError(BuilderError):
+    """What arrived is not what its digest, its signature or its checksums say."""
+
+    exit_code = 78
+
+
+class EvidenceError(BuilderError):
+    """An attestation (SBOM, provenance, receipt) is missing, or contradicts the image."""
+
+    exit_code = 79
+
+
+class SigningError(BuilderError):
+    """cosign cannot sign: the key, its password, or cosign itself."""
+
+    exit_code = 80
+
+
+class NotReproducibleError(BuilderError):
+    """Two builds of one commit are not one image."""
+
+    exit_code = 81
+
+
+class BundleError(BuilderError):
+    """An offline bundle cannot be made, or is not whole."""
+
+    exit_code = 82
+
+
 def all_error_classes() -> list[type[BuilderError]]:
     """Every concrete failure, in exit-code order."""
     return sorted(BuilderError.__subclasses__(), key=lambda cls: cls.exit_code)

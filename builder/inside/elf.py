@@ -1,4 +1,4 @@
-"""What the audit reads of one ELF file: linkage, symbols, and for a cubin its architecture.
+"""What the audit reads of one ELF file: linkage, versions, symbols, a cubin's architecture.
 
 pyelftools finds the sections; symbol tables are unpacked in bulk, since libtorch alone has
 several hundred thousand entries and pyelftools builds an object for each.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
+
+from builder.inside.fatbin import Code
 
 MAGIC = b"\x7fELF"
 EM_CUDA = 190
@@ -24,6 +27,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, shndx, value
 _SHN_UNDEF = 0
 _STB_WEAK = 2
 _STB_LOCAL = 0
+_VER_FLG_WEAK = 2  # the loader only warns when it is missing (glibc, elf/dl-version.c)
 # The CUDA ABI version sits in byte 8. From version 8 on the architecture is in the second byte of
 # e_flags instead of the lowest: NVRTC 12.8 writes 7 up to sm_90 and 8 from sm_100 on, 13.0 always 8
 # (seen in cubins of 12.8.93 and 13.0.88, compared with what cuobjdump prints).
@@ -35,20 +39,28 @@ class NotElfError(Exception):
 
 
 @dataclass(frozen=True)
+class Symbols:
+    """Dynamic symbols: `undefined` must come from elsewhere (weak ones may stay unresolved)."""
+
+    defined: frozenset[str] = frozenset()
+    undefined: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class ElfFile:
-    """One dynamically linked (or static) ELF file. `path` is relative to the audited root."""
+    """One dynamically linked (or static) ELF file. `path` is relative to the audited root.
+
+    `symbols` and `code` are empty unless the file was read whole (filesystem.scan).
+    """
 
     path: str
     needed: tuple[str, ...]
     search: tuple[str, ...]  # RPATH or RUNPATH entries, $ORIGIN not yet expanded
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Dynamic symbols: `undefined` must come from elsewhere (weak ones may stay unresolved)."""
-
-    defined: frozenset[str]
-    undefined: frozenset[str]
+    soname: str = ""
+    requires: tuple[tuple[str, str], ...] = ()  # (library, version) such as (libc.so.6, GLIBC_2.34)
+    provides: tuple[str, ...] = ()  # versions that it defines itself
+    symbols: Symbols = field(default_factory=Symbols)
+    code: tuple[Code, ...] = ()  # in fat binaries
 
 
 def is_elf(path: Path) -> bool:
@@ -61,42 +73,79 @@ def is_elf(path: Path) -> bool:
 
 
 def read_elf(path: Path, name: str) -> ElfFile:
-    """Linkage of one file. Raises NotElfError for a damaged one."""
+    """Linkage and versions of one file. Raises NotElfError for a damaged one."""
+    with path.open("rb") as handle:
+        return parse_elf(handle, name)
+
+
+def parse_elf(handle: IO[bytes], name: str, keep: Callable[[str], bool] | None = None) -> ElfFile:
+    """The same of an open file; with `keep` also those symbols whose name it accepts.
+
+    Raises NotElfError.
+    """
     needed: list[str] = []
     search: list[str] = []
-    with path.open("rb") as handle, _refusing_damage(name):
-        for section in ELFFile(handle).iter_sections():
-            if not isinstance(section, DynamicSection):
-                continue
-            tag: Any  # its attributes depend on d_tag
-            for tag in section.iter_tags():
-                if tag.entry.d_tag == "DT_NEEDED":
-                    needed.append(tag.needed)
-                elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
-                    text = tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
-                    search.extend(part for part in text.split(":") if part)
-    return ElfFile(name, tuple(needed), tuple(search))
+    soname = ""
+    requires: list[tuple[str, str]] = []
+    provides: list[str] = []
+    symbols = Symbols()
+    with _refusing_damage(name):
+        elf = ELFFile(handle)
+        for section in elf.iter_sections():
+            if isinstance(section, DynamicSection):
+                tag: Any  # its attributes depend on d_tag
+                for tag in section.iter_tags():
+                    if tag.entry.d_tag == "DT_NEEDED":
+                        needed.append(tag.needed)
+                    elif tag.entry.d_tag == "DT_SONAME":
+                        soname = tag.soname
+                    elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
+                        text = tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
+                        search.extend(part for part in text.split(":") if part)
+            elif isinstance(section, GNUVerNeedSection):
+                for library, versions in section.iter_versions():
+                    requires.extend(
+                        (str(library.name), str(version.name))
+                        for version in versions
+                        if not version.entry.vna_flags & _VER_FLG_WEAK
+                    )
+            elif isinstance(section, GNUVerDefSection):
+                # The first name of a definition is its own, the others those it builds on.
+                provides.extend(str(next(names).name) for _, names in section.iter_versions())
+            elif keep is not None and section["sh_type"] == "SHT_DYNSYM":
+                symbols = _symbols(elf, section, keep)
+    return ElfFile(
+        path=name,
+        needed=tuple(needed),
+        search=tuple(search),
+        soname=soname,
+        requires=tuple(requires),
+        provides=tuple(provides),
+        symbols=symbols,
+    )
 
 
 def read_symbols(path: Path, name: str) -> Symbols:
     """Dynamic symbols without their versions. Raises NotElfError for a damaged file."""
+    with path.open("rb") as handle:
+        return parse_elf(handle, name, lambda _symbol: True).symbols
+
+
+def _symbols(elf: ELFFile, section: Any, keep: Callable[[str], bool]) -> Symbols:
     defined: set[str] = set()
     undefined: set[str] = set()
-    with path.open("rb") as handle, _refusing_damage(name):
-        elf = ELFFile(handle)
-        section = next((s for s in elf.iter_sections() if s["sh_type"] == "SHT_DYNSYM"), None)
-        if section is None:
-            return Symbols(frozenset(), frozenset())
-        strings = elf.get_section(section["sh_link"]).data()
-        for offset, info, _other, shndx, _value, _size in _SYMBOL.iter_unpack(section.data()):
-            bind = info >> 4
-            if bind == _STB_LOCAL or not offset:
-                continue
-            text = strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
-            if shndx != _SHN_UNDEF:
-                defined.add(text)
-            elif bind != _STB_WEAK:
-                undefined.add(text)
+    strings = elf.get_section(section["sh_link"]).data()
+    for offset, info, _other, shndx, _value, _size in _SYMBOL.iter_unpack(section.data()):
+        bind = info >> 4
+        if bind == _STB_LOCAL or not offset:
+            continue
+        text = strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
+        if not keep(text):
+            continue
+        if shndx != _SHN_UNDEF:
+            defined.add(text)
+        elif bind != _STB_WEAK:
+            undefined.add(text)
     return Symbols(frozenset(defined), frozenset(undefined))
 
 

@@ -1,12 +1,14 @@
-"""The finished file system: sizes, modes, and every ELF file's linkage, read once."""
+"""The finished file system: sizes, modes, hashes and every ELF file, each file read once."""
 
 from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.inside.contents import Contents, inspect
 from builder.inside.distributions import Distribution, read_distributions
 from builder.inside.elf import ElfFile, NotElfError, is_elf, read_elf
 
@@ -36,6 +38,8 @@ class FileSystem:
     distributions: tuple[Distribution, ...]
     entries: int  # files and folders whose mode was looked at; links have none of their own
     risky_modes: tuple[tuple[str, int], ...]  # (path, st_mode), see is_risky
+    digests: dict[str, str]  # `sha256=...` as in a RECORD; empty unless contents were read
+    secrets: tuple[tuple[str, str], ...]  # (path, what it seems to hold)
 
     @property
     def site_path(self) -> Path:
@@ -63,16 +67,19 @@ def is_risky(mode: int) -> bool:
     return bool(mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH))
 
 
-def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
-    """Walk `root`, without other mounts and without `ignore`. Raises LayoutError."""
+def scan(root: Path, ignore: frozenset[str] = frozenset(), *, contents: bool = True) -> FileSystem:
+    """Walk `root`, without other mounts and without `ignore`. Raises LayoutError.
+
+    Without `contents` nothing but the linkage of ELF files is read: for who needs only sizes.
+    """
     sites = sorted(root.glob(SITES))
     if len(sites) != 1:
         raise LayoutError(f"{root}: one {SITES} expected, found {len(sites)}")
     skip = ignore | mounts_below(root)
     sizes: dict[str, int] = {}
     links: set[str] = set()
-    elves: list[ElfFile] = []
-    damaged: list[str] = []
+    found: dict[str, Contents] = {}
+    whole: list[tuple[Path, str]] = []
     seen: set[tuple[int, int]] = set()
     entries = 0
     risky: list[tuple[str, int]] = []
@@ -93,12 +100,14 @@ def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
         else:
             size = status.st_size
         sizes[name] = size
-        if status.st_size < 64 or name.endswith(_TEXT) or not is_elf(Path(entry.path)):
-            continue
-        try:
-            elves.append(read_elf(Path(entry.path), name))
-        except NotElfError as exc:
-            damaged.append(str(exc))
+        if contents:
+            whole.append((Path(entry.path), name))
+        elif status.st_size >= 64 and not name.endswith(_TEXT) and is_elf(Path(entry.path)):
+            found[name] = _linkage(Path(entry.path), name)
+    # Hashing and waiting for the disk release the interpreter's lock.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        for (_, name), held in zip(whole, pool.map(lambda one: inspect(*one), whole), strict=True):
+            found[name] = held
     try:
         distributions = read_distributions(root, sites[0])
     except ValueError as exc:
@@ -108,12 +117,21 @@ def scan(root: Path, ignore: frozenset[str] = frozenset()) -> FileSystem:
         site=str(sites[0].relative_to(root)),
         sizes=sizes,
         links=frozenset(links),
-        elves=tuple(sorted(elves, key=lambda e: e.path)),
-        damaged=tuple(sorted(damaged)),
+        elves=tuple(c.elf for _, c in sorted(found.items()) if c.elf is not None),
+        damaged=tuple(sorted(c.damage for c in found.values() if c.damage)),
         distributions=tuple(distributions),
         entries=entries,
         risky_modes=tuple(risky),
+        digests={name: c.digest for name, c in found.items() if c.digest},
+        secrets=tuple((name, c.secret) for name, c in sorted(found.items()) if c.secret),
     )
+
+
+def _linkage(path: Path, name: str) -> Contents:
+    try:
+        return Contents("", read_elf(path, name))
+    except NotElfError as exc:
+        return Contents("", damage=str(exc))
 
 
 def mounts_below(root: Path) -> frozenset[str]:
@@ -123,6 +141,17 @@ def mounts_below(root: Path) -> frozenset[str]:
     table = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
     points = {line.split()[4].lstrip("/") for line in table}
     return frozenset(point for point in points if point) | frozenset(_PSEUDO)
+
+
+def outputs(root: Path, paths: list[Path]) -> frozenset[str]:
+    """Folders below `root` that a build stage itself writes to: no part of the image."""
+    found = set()
+    for folder in {path.resolve().parent for path in paths}:
+        try:
+            found.add(str(folder.relative_to(root.resolve())))
+        except ValueError:
+            continue
+    return frozenset(found - {"."})
 
 
 def _walk(root: Path, prefix: str, skip: frozenset[str]) -> list[tuple[os.DirEntry[str], str]]:

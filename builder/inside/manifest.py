@@ -17,7 +17,9 @@ LARGEST = 25
 _MORE_PINS = (
     "base_image",
     "budget_gib",
+    "budget_layers_mib",
     "excluded",
+    "label_prefix",
     "overridden",
     "python",
     "resolve_before",

@@ -1,7 +1,7 @@
-"""What the built file system is: the manifest and the labels, observed, never echoed.
+"""What the built file system is: manifest, labels and inventory, observed, never echoed.
 
 `python -m builder.inside.observe --root / --target target.json --audit audit.json \
-    --prune prune.json --out manifest.json --labels labels.json`
+    --prune prune.json --out manifest.json --labels labels.json --inventory inventory.json`
 
 Where a value can be read from a file it is; a pin that the file system contradicts is an error.
 The output is a function of the file system and the pins: sorted, no clock but source_date_epoch.
@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from builder.inside.filesystem import FileSystem, LayoutError, scan
+from builder.inside.elf import NotElfError
+from builder.inside.filesystem import FileSystem, LayoutError, outputs, scan
+from builder.inside.inventory import encode, inventory
 from builder.inside.labels import labels
 from builder.inside.manifest import ObservationError, manifest
 from builder.inside.target import TargetError, read_target
@@ -23,11 +25,16 @@ from builder.inside.target import TargetError, read_target
 OBSERVE_FAILED = 60
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """In one step."""
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_bytes(content)
+    scratch.replace(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Sorted, newline-terminated, in one step."""
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")
-    scratch.replace(path)
+    write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -38,17 +45,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ObservationError(f"{path}: not a JSON object")
     return document
-
-
-def _outputs(root: Path, paths: list[Path]) -> frozenset[str]:
-    """What the stage itself writes is no part of the image."""
-    found = set()
-    for folder in {path.resolve().parent for path in paths}:
-        try:
-            found.add(str(folder.relative_to(root.resolve())))
-        except ValueError:
-            continue
-    return frozenset(found - {"."})
 
 
 def largest(files: FileSystem, sizes: dict[str, int], number: int) -> list[str]:
@@ -66,15 +62,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--prune", type=Path, required=True, help="report of builder.inside.prune")
     parser.add_argument("--out", type=Path, required=True, help="manifest to write")
     parser.add_argument("--labels", type=Path, required=True, help="labels to write")
+    parser.add_argument("--inventory", type=Path, required=True, help="inventory to write")
     args = parser.parse_args(argv)
     try:
         target = read_target(args.target)
-        files = scan(args.root, _outputs(args.root, [args.out, args.labels, args.audit]))
+        written = [args.out, args.labels, args.inventory, args.audit]
+        files = scan(args.root, outputs(args.root, written), contents=False)
         document = manifest(files, target, audit=_read(args.audit), pruned=_read(args.prune))
         marks = labels(document, target)
         write_json(args.out, document)
         write_json(args.labels, marks)
-    except (TargetError, LayoutError, ObservationError, OSError) as exc:
+        write_bytes(
+            args.inventory, encode(inventory(files, target, [args.out, args.audit, args.prune]))
+        )
+    except (TargetError, LayoutError, NotElfError, ObservationError, OSError) as exc:
         print(f"observe: {exc}", file=sys.stderr)
         return OBSERVE_FAILED
     print("\n".join(largest(files, document["sizes"]["packages"], 15)))

@@ -28,7 +28,8 @@ else:
     import tomli as tomllib
 
 PRUNE_FAILED = 58
-_KEYS = {"paths", "reason", "variants", "no_code_for", "link_to", "optional", "optional_reason"}
+_KEYS = {"paths", "scripts", "reason", "variants", "no_code_for", "link_to"}
+_KEYS |= {"optional", "optional_reason"}
 # A fat binary: magic, version 1, header size, payload size; then entries, each with kind, header
 # size, payload size, and at fixed places the architecture and flags (as cuobjdump names them).
 _FATBIN = struct.Struct("<IHHQ")
@@ -45,10 +46,12 @@ class PruneError(Exception):
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of prune.toml. `paths` are globs relative to site-packages."""
+    """One entry of prune.toml. `paths` are globs relative to site-packages, `scripts` names in the
+    environment's bin/."""
 
     paths: tuple[str, ...]
     reason: str
+    scripts: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     no_code_for: str = ""
     link_to: str = ""
@@ -74,23 +77,28 @@ def load_rules(text: str) -> list[Rule]:
 
 
 def _rule(number: int, entry: dict[str, Any]) -> Rule:
-    where = f"entry {number} ({', '.join(map(str, entry.get('paths', [])))})"
+    named = [*entry.get("paths", []), *entry.get("scripts", [])]
+    where = f"entry {number} ({', '.join(map(str, named))})"
     unknown = sorted(set(entry) - _KEYS)
     if unknown:
         raise PruneError(f"{where}: unknown key {unknown[0]}")
-    if not entry.get("paths") or not str(entry.get("reason", "")).strip():
-        raise PruneError(f"{where}: paths and reason are required")
+    if not named or not str(entry.get("reason", "")).strip():
+        raise PruneError(f"{where}: paths and reason are required (or scripts and reason)")
     if bool(entry.get("optional")) != bool(str(entry.get("optional_reason", "")).strip()):
         raise PruneError(f"{where}: optional and optional_reason go together")
-    for path in (*entry["paths"], entry.get("link_to", "x")):
+    for path in (*entry.get("paths", ()), entry.get("link_to", "x")):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or not parts or parts[0] in ("*", "**"):
             raise PruneError(f"{where}: {path!r} must stay below one package of site-packages")
+    for name in entry.get("scripts", ()):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise PruneError(f"{where}: {name!r} is no name of a script")
     architecture = entry.get("no_code_for", "")
     if architecture and not re.fullmatch(r"sm_\d+", architecture):
         raise PruneError(f"{where}: no_code_for = {architecture!r} is no architecture like sm_120")
     return Rule(
-        paths=tuple(entry["paths"]),
+        paths=tuple(entry.get("paths", ())),
+        scripts=tuple(entry.get("scripts", ())),
         reason=entry["reason"],
         variants=tuple(entry.get("variants", ())),
         no_code_for=architecture,
@@ -103,12 +111,13 @@ def prune(site: Path, rules: list[Rule], variant: str) -> list[Removed]:
     """Plan everything, then remove, then mend each owner's RECORD. Raises PruneError before."""
     site = site.resolve()
     plan = [(r, _matches(site, r)) for r in rules if not r.variants or variant in r.variants]
+    sizes = _sizes(site, {name for _, files in plan for name in files})
     removed: list[Removed] = []
     gone: set[str] = set()
     links: dict[str, str] = {}
     for rule, files in plan:
         fresh = [name for name in files if name not in gone]
-        removed.append(Removed(rule, tuple(fresh), sum(_size(site / name) for name in fresh)))
+        removed.append(Removed(rule, tuple(fresh), sum(sizes[name] for name in fresh)))
         gone.update(fresh)
         if rule.link_to:
             links.update(dict.fromkeys(fresh, rule.link_to))
@@ -129,6 +138,7 @@ def prune(site: Path, rules: list[Rule], variant: str) -> list[Removed]:
 
 def _matches(site: Path, rule: Rule) -> list[str]:
     found: set[str] = set()
+    scripts: set[str] = set()
     for pattern in rule.paths:
         files = {name for hit in site.glob(pattern) for name in _files_below(site, hit)}
         if not files and not rule.optional:
@@ -136,12 +146,23 @@ def _matches(site: Path, rule: Rule) -> list[str]:
                 f"dead rule: {pattern} matches nothing; drop it from prune.toml or follow the file"
             )
         found |= files
+    for script in rule.scripts:
+        path = _bin(site) / script
+        if not path.is_file() and not rule.optional:
+            raise PruneError(f"dead rule: there is no script {script} in {path.parent}")
+        if path.is_file():
+            scripts.add(os.path.relpath(path, site))  # as RECORD names it
     for name in found:
         if not (site / name).parent.resolve().is_relative_to(site):
             raise PruneError(f"{name}: lies outside site-packages behind a link")
         if rule.no_code_for:
             _prove(site / name, name, int(rule.no_code_for.removeprefix("sm_")))
-    return sorted(found)
+    return sorted(found | scripts)
+
+
+def _bin(site: Path) -> Path:
+    """`bin/` of the environment whose `lib/pythonX.Y/site-packages` this is."""
+    return site.parents[2] / "bin"
 
 
 def _files_below(site: Path, path: Path) -> list[str]:
@@ -154,8 +175,20 @@ def _files_below(site: Path, path: Path) -> list[str]:
     ]
 
 
-def _size(path: Path) -> int:
-    return path.lstat().st_size
+def _sizes(site: Path, names: set[str]) -> dict[str, int]:
+    """Bytes of each file. Where two distributions own it, which one's lies there is chance (they
+    are installed in parallel): then what the first owner by name recorded."""
+    rows: dict[str, list[str]] = {}
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        for row in csv.reader(record.read_text("utf-8").splitlines()):
+            if row and row[0] in names:
+                rows.setdefault(row[0], []).append(row[2] if len(row) > 2 else "")
+    return {
+        name: int(owned[0])
+        if len(owned := rows.get(name, [])) > 1 and owned[0].isdigit()
+        else (site / name).lstat().st_size
+        for name in names
+    }
 
 
 def _prove(path: Path, name: str, architecture: int) -> None:
@@ -265,7 +298,7 @@ def describe(removed: list[Removed], variant: str) -> dict[str, Any]:
         "files": sum(len(entry.files) for entry in removed),
         "rules": [
             {
-                "paths": list(entry.rule.paths),
+                "paths": [*entry.rule.paths, *(f"bin/{name}" for name in entry.rule.scripts)],
                 "reason": entry.rule.reason,
                 "proven_without": entry.rule.no_code_for,
                 "linked_to": entry.rule.link_to,
@@ -293,7 +326,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"prune: {exc}", file=sys.stderr)
         return PRUNE_FAILED
     for entry in sorted(removed, key=lambda e: -e.size):
-        print(f"{entry.size / 2**20:9.1f} MiB {len(entry.files):6d} files  {entry.rule.paths[0]}")
+        first = [*entry.rule.paths, *entry.rule.scripts][0]
+        print(f"{entry.size / 2**20:9.1f} MiB {len(entry.files):6d} files  {first}")
     print(f"{sum(e.size for e in removed) / 2**20:9.1f} MiB pruned")
     return 0
 

@@ -40,6 +40,7 @@ class Target:
     excluded: Mapping[str, str]  # distribution -> reason
     overridden: tuple[str, ...]  # requirement strings that replaced those of distributions
     budget_gib: float
+    budget_layers_mib: Mapping[str, int]  # by layer (audit/size.py); empty in older descriptions
 
     @property
     def cuda_major(self) -> int:
@@ -83,4 +84,21 @@ def parse_target(raw: Mapping[str, Any]) -> Target:
         excluded={entry["distribution"]: entry["reason"] for entry in raw["excluded"]},
         overridden=tuple(raw.get("overridden", ())),
         budget_gib=raw["budget_gib"],
+        budget_layers_mib=dict(raw.get("budget_layers_mib", {})),
     )
+
+
+def target_of_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The same document out of an image's own manifest.json. Raises TargetError.
+
+    Images built before a pin was recorded there lack it; parse_target knows which may be absent.
+    """
+    keys = ("name", "variant", "stand_in", "stand_in_reason", "version", "build_id")
+    try:
+        return {
+            "label_prefix": "",
+            **manifest["pins"],
+            **{key: manifest[key] for key in (*keys, "source_date_epoch", "base", "sglang")},
+        }
+    except (KeyError, TypeError) as exc:
+        raise TargetError(f"no manifest of an appliance: {exc} is missing") from None

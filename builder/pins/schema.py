@@ -77,8 +77,18 @@ class EnginePins(_Table):
     cache_gib: int = Field(gt=0)
 
 
+class LayerBudgets(_Table):
+    """MiB of unpacked files, by what they belong to (builder/inside/audit/size.py)."""
+
+    system: int = Field(gt=0)
+    dependencies: int = Field(gt=0)
+    sglang: int = Field(gt=0)
+    overlay: int = Field(gt=0)
+
+
 class BudgetPins(_Table):
     image_gib: float = Field(gt=0, allow_inf_nan=False)
+    layers_mib: LayerBudgets
 
 
 class SharedPins(_Table):

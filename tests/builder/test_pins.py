@@ -42,6 +42,8 @@ def test_a_variant_without_stand_in_says_which_has_one(scratch: Project) -> None
         ("cu128.toml", 'sha256 = "aa09af45', 'sha256 = "AA09', ["sha256", "64 lower-case hex"]),
         ("pins.toml", 'resolve_before = "2026-08-31"', 'resolve_before = "2026-13-31"', ["resolve_before"]),
         ("cu130.toml", "image_gib = 8.0", "image_gib = inf", ["budget.image_gib"]),
+        ("cu130.toml", "overlay = 8\n", "", ["budget.layers_mib.overlay", "missing"]),
+        ("cu130.toml", "sglang = 80", "sglang = 0", ["budget.layers_mib.sglang"]),
         ("pins.toml", "schema_version = 1", "schema_version = 2", ["schema_version"]),
     ],
 )  # fmt: skip

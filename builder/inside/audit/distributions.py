@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from builder.inside.audit.model import Context, Finding
-from builder.inside.distributions import Distribution, RecordRow, normalise
+from builder.inside.distributions import RecordRow, normalise
 
 OURS = ("sglang", "ddtree-overlay")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -121,8 +121,8 @@ def complete(context: Context) -> Iterator[Finding]:
             )
 
 
-def hashes(context: Context) -> Iterator[Finding]:
-    """DST004: the files of our own two wheels are the recorded ones."""
+def ours(context: Context) -> Iterator[Finding]:
+    """DST004: every file of our own two wheels is the recorded one."""
     for name in OURS:
         distribution = context.files.distribution(name)
         if distribution is None:
@@ -131,25 +131,50 @@ def hashes(context: Context) -> Iterator[Finding]:
         for row in distribution.files:
             if row.digest:
                 context.count("DST004")
-                yield from _compare(context, distribution, row)
+                actual = _digest(context, row)
+                if actual != row.digest:
+                    yield Finding(
+                        "DST004",
+                        row.path,
+                        f"{actual or 'missing: it'} differs from the RECORD of {name} "
+                        f"{distribution.version}",
+                        "nothing may change an installed wheel: change the overlay, build again",
+                    )
 
 
-def _compare(context: Context, owner: Distribution, row: RecordRow) -> Iterator[Finding]:
-    algorithm, _, expected = row.digest.partition("=")
-    path = context.files.root / row.path
-    try:
-        digest = hashlib.new(algorithm, path.read_bytes())
-    except (OSError, ValueError) as exc:
-        yield Finding("DST004", row.path, f"{owner.name}: {exc}", "build the image again")
-        return
-    actual = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    if actual != expected:
-        yield Finding(
-            "DST004",
-            row.path,
-            f"differs from the RECORD of {owner.name} {owner.version}",
-            "nothing may change an installed wheel: change the overlay and build again",
-        )
+def theirs(context: Context) -> Iterator[Finding]:
+    """DST005: the same of all other distributions, one finding each."""
+    for distribution in context.files.distributions:
+        if distribution.name in OURS:
+            continue
+        rows = [row for row in distribution.files if row.digest]
+        context.count("DST005", len(rows))
+        # What is missing is DST003's.
+        actual = {row.path: _digest(context, row) for row in rows}
+        changed = [row for row in rows if actual[row.path] not in ("", row.digest)]
+        if changed:
+            yield Finding(
+                "DST005",
+                distribution.name,
+                f"{len(changed)} of {len(rows)} recorded files have another content, such as "
+                f"{changed[0].path}",
+                "nothing may change an installed wheel: find what wrote there, or what it "
+                "collides with",
+            )
+
+
+def _digest(context: Context, row: RecordRow) -> str:
+    """Of the file that a row names, by the row's own algorithm; empty where there is none."""
+    algorithm = row.digest.partition("=")[0]
+    known = context.files.digests.get(row.path)
+    if known is not None and known.startswith(algorithm + "="):
+        return known
+    try:  # a link that pruning left, or a hash other than SHA-256
+        content = (context.files.root / row.path).read_bytes()
+        value = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest()).rstrip(b"=")
+    except (OSError, ValueError):
+        return ""
+    return f"{algorithm}={value.decode()}"
 
 
 def _name_of(requirement: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from builder.inside.audit.model import Context, Finding
 from builder.inside.elf import ElfFile
@@ -103,14 +103,27 @@ def _exists(files: FileSystem, folder: str, name: str) -> bool:
 
 def system_libraries(files: FileSystem) -> frozenset[str]:
     """Names in the folders of the dynamic loader."""
-    folders: list[Path] = [files.root / place for place in _SYSTEM]
-    for conf in sorted((files.root / "etc/ld.so.conf.d").glob("*.conf")):
-        for line in conf.read_text("utf-8").splitlines():
-            if line.startswith("/"):
-                folders.append(files.root / line.strip().lstrip("/"))
-    folders += [files.root / place / "x86_64-linux-gnu" for place in ("lib", "usr/lib")]
-    present = [folder for folder in folders if folder.is_dir()]
+    present = [files.root / place for place in loader_folders(files)]
     return frozenset(entry.name for folder in present for entry in folder.iterdir())
+
+
+def loader_folders(files: FileSystem) -> list[str]:
+    """Folders that the dynamic loader looks into, relative to the root, those that exist."""
+    places = [*_SYSTEM, *(f"{place}/x86_64-linux-gnu" for place in ("lib", "usr/lib"))]
+    places += [folder.lstrip("/") for _, folder in configured_folders(files)]
+    return [place for place in dict.fromkeys(places) if (files.root / place).is_dir()]
+
+
+def configured_folders(files: FileSystem) -> list[tuple[str, str]]:
+    """(file, folder) of ld.so.conf and ld.so.conf.d."""
+    folder = files.root / "etc"
+    found = []
+    for conf in (folder / "ld.so.conf", *sorted((folder / "ld.so.conf.d").glob("*.conf"))):
+        if conf.is_file():
+            lines = conf.read_text("utf-8", "replace").splitlines()
+            where = str(conf.relative_to(files.root))
+            found += [(where, line.strip()) for line in lines if line.startswith("/")]
+    return found
 
 
 def loaded_with_torch(files: FileSystem) -> frozenset[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.inside.elf import ElfFile, Symbols, read_symbols
 from builder.inside.filesystem import FileSystem
 from builder.inside.target import Target
 
@@ -30,13 +29,6 @@ class Context:
     import_checks: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
     checked: dict[str, int] = field(default_factory=dict)
-    _symbols: dict[str, Symbols] = field(default_factory=dict)
-
-    def symbols(self, elf: ElfFile) -> Symbols:
-        """Dynamic symbols, read once for each file."""
-        if elf.path not in self._symbols:
-            self._symbols[elf.path] = read_symbols(self.files.root / elf.path, elf.path)
-        return self._symbols[elf.path]
 
     def count(self, code: str, number: int = 1) -> None:
         """Say how many things a rule looked at: a rule that saw nothing proves nothing."""

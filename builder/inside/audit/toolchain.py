@@ -37,7 +37,7 @@ _HEADERS = (
     ("include/cuda_runtime_api.h", "CUDART_VERSION"),
     ("include/cuda.h", "CUDA_VERSION"),
 )
-_TRITON = ("triton/backends/nvidia/bin/ptxas", "triton/backends/nvidia/bin/ptxas-blackwell")
+TRITON = ("triton/backends/nvidia/bin/ptxas", "triton/backends/nvidia/bin/ptxas-blackwell")
 _SM120_SINCE = (12, 8)  # the first ptxas that assembles sm_120
 _REMEDY = "pin the toolkit's components to the variant's CUDA minor and lock again"
 
@@ -154,7 +154,7 @@ def _minor(version: str) -> str:
 def triton_assemblers(context: Context) -> Iterator[Finding]:
     """JIT003: Triton brings its own ptxas, of any CUDA, which must know sm_120."""
     seen: dict[str, str] = {}
-    for name in _TRITON:
+    for name in TRITON:
         path = context.files.site_path / name
         if not path.exists():
             continue

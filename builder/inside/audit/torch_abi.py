@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from builder.inside.audit.model import Context, Finding
-from builder.inside.elf import ElfFile, NotElfError
+from builder.inside.elf import ElfFile
 from builder.inside.filesystem import FileSystem
 
-# Mangled names in the namespaces of torch: functions, methods, vtables, type information, guards.
-_TORCH_SYMBOL = re.compile(
-    r"_Z(?:T[ISVT]|GV)?N?[KVrRO]*(?:3c10|4c10d|2at|5torch|6caffe2)|(?:aoti_)?torch_[a-z]"
-)
 _OLD_STRING = "Ss"
 _NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 PACKAGE = "ddtree_overlay"
-
-
-def is_torch_symbol(name: str) -> bool:
-    """Whether a symbol must come from libtorch, libc10 or a sibling."""
-    return _TORCH_SYMBOL.match(name) is not None
 
 
 def extensions(context: Context) -> list[ElfFile]:
@@ -40,19 +30,10 @@ def extensions(context: Context) -> list[ElfFile]:
         and (
             any(name.startswith(("libtorch", "libc10")) for name in elf.needed)
             or files.below_site(elf.path).startswith("torch/lib/")
-            or any(map(is_torch_symbol, _undefined(context, elf)))
+            # A program brings its libraries by NEEDED.
+            or (elf.symbols.undefined and ".so" in elf.path.rpartition("/")[2])
         )
     ]
-
-
-def _undefined(context: Context, elf: ElfFile) -> frozenset[str]:
-    """None for a damaged file, which LNK003 reports, and for a program."""
-    if ".so" not in elf.path.rpartition("/")[2]:
-        return frozenset()
-    try:
-        return context.symbols(elf).undefined
-    except NotElfError:
-        return frozenset()
 
 
 def torch_exports(context: Context) -> frozenset[str]:
@@ -61,7 +42,7 @@ def torch_exports(context: Context) -> frozenset[str]:
     found: set[str] = set()
     for elf in context.files.elves:
         if elf.path.startswith(prefix):
-            found |= context.symbols(elf).defined
+            found |= elf.symbols.defined
     return frozenset(found)
 
 
@@ -72,8 +53,8 @@ def symbols(context: Context) -> Iterator[Finding]:
         yield Finding("ABI001", "torch/lib", "torch's libraries are missing", "install torch")
         return
     for elf in extensions(context):
-        table = context.symbols(elf)
-        wanted = {name for name in table.undefined if is_torch_symbol(name)}
+        table = elf.symbols  # scan() keeps no other symbols than those of torch
+        wanted = table.undefined
         context.count("ABI001", len(wanted))
         context.count("ABI002")
         missing = sorted(wanted - exports - table.defined - _siblings(context, elf))
@@ -107,7 +88,7 @@ def _siblings(context: Context, elf: ElfFile) -> frozenset[str]:
     found: set[str] = set()
     for other in context.files.elves:
         if other.path.rpartition("/")[0] == folder and other.path.rpartition("/")[2] in elf.needed:
-            found |= context.symbols(other).defined
+            found |= other.symbols.defined
     return frozenset(found)
 
 
@@ -145,7 +126,7 @@ def _torch_has_new_strings(context: Context) -> bool:
         "__cxx11" in name
         for elf in context.files.elves
         if elf.path == prefix
-        for name in context.symbols(elf).defined
+        for name in elf.symbols.defined
     )
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from builder.inside.audit.__main__ import main as audit
+from builder.inside.filesystem import outputs
 from builder.inside.observe import OBSERVE_FAILED, main
 from tests.builder.inside.tree import SITE, Tree, cubin, raw_target
 
 Observe = Callable[..., int]
 PRUNED = {"variant": "cu130", "bytes": 5, "files": 1, "rules": []}
 PREFIX = "dev.example"
+DOCUMENTS = ("manifest.json", "labels.json", "inventory.json")
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ def observe(tree: Tree, tmp_path: Path) -> Observe:
                 *("--prune", str(tmp_path / "prune.json")),
                 *("--out", str(tmp_path / "manifest.json")),
                 *("--labels", str(tmp_path / "labels.json")),
+                *("--inventory", str(tmp_path / "inventory.json")),
             ]
         )
 
@@ -114,9 +117,9 @@ def test_a_stand_in_says_so(observe: Observe, tmp_path: Path) -> None:
 
 def test_the_same_tree_gives_the_same_bytes(observe: Observe, tmp_path: Path) -> None:
     observe()
-    first = [(tmp_path / name).read_bytes() for name in ("manifest.json", "labels.json")]
+    first = [(tmp_path / name).read_bytes() for name in DOCUMENTS]
     observe()
-    assert [(tmp_path / n).read_bytes() for n in ("manifest.json", "labels.json")] == first
+    assert [(tmp_path / n).read_bytes() for n in DOCUMENTS] == first
 
 
 @pytest.mark.parametrize(
@@ -165,3 +168,17 @@ def test_an_image_that_failed_its_audit_gets_no_manifest(
     assert observe() == OBSERVE_FAILED
     assert "did not pass" in capsys.readouterr().err
     assert not (tmp_path / "labels.json").exists()
+
+
+def test_the_inventory_names_the_documents_beside_it(observe: Observe, tmp_path: Path) -> None:
+    assert observe() == 0
+    found = _read(tmp_path / "inventory.json")
+    assert found["build_id"] == "0123456789abcdef"
+    assert set(found["documents"]) == {"audit.json", "manifest.json", "prune.json"}
+    data = (tmp_path / "manifest.json").read_bytes()
+    assert found["documents"]["manifest.json"] == hashlib.sha256(data).hexdigest()
+
+
+def test_what_the_stage_writes_is_not_in_the_image(tree: Tree, tmp_path: Path) -> None:
+    assert outputs(tree.root, [tree.root / "out/a.json", tmp_path / "b.json"]) == {"out"}
+    assert outputs(tree.root, [tree.root / "a.json"]) == frozenset()

@@ -268,3 +268,49 @@ def test_the_shipped_list_is_well_formed_and_reasoned() -> None:
     assert {v for rule in shipped for v in rule.variants} <= {"cu128", "cu130"}
     proven = {path for rule in shipped if rule.no_code_for == "sm_120" for path in rule.paths}
     assert "sgl_kernel/flash_ops*.so" in proven
+
+
+def _with_scripts(site: Path) -> Path:
+    folder = site.parents[2] / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "tool").write_text("#!/bin/sh\n")
+    (folder / "kept").write_text("#!/bin/sh\n")
+    for owner in ("pkg", "other"):
+        record = site / f"{owner}-1.dist-info/RECORD"
+        record.write_text(record.read_text() + "../../../bin/tool,sha256=x,10\n")
+    return folder
+
+
+def test_a_script_of_two_owners_leaves_both_records(site: Path) -> None:
+    folder = _with_scripts(site)
+    (removed,) = prune(site, rules('scripts = ["tool"]\nreason = "chance"'), "cu130")
+    assert removed.files == ("../../../bin/tool",)
+    assert [path.name for path in sorted(folder.iterdir()) if path.name in ("tool", "kept")] == [
+        "kept"
+    ]
+    for owner in ("pkg", "other"):
+        assert "../../../bin/tool" not in recorded(site, owner)
+
+
+@pytest.mark.parametrize("size", [3, 30_000])
+def test_what_chance_left_of_two_owners_does_not_show_in_the_report(site: Path, size: int) -> None:
+    """Installed in parallel, the one or the other lies there: the report is part of the image."""
+    _with_scripts(site)
+    (site.parents[2] / "bin/tool").write_text("x" * size)
+    (removed,) = prune(site, rules('scripts = ["tool"]\nreason = "chance"'), "cu130")
+    assert removed.size == 10
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('scripts = ["absent"]\nreason = "r"', "no script absent"),
+        ('scripts = ["../x"]\nreason = "r"', "no name of a script"),
+    ],
+)
+def test_a_dead_or_unsafe_script_rule_is_refused(site: Path, entry: str, message: str) -> None:
+    _with_scripts(site)
+    before = everything(site)
+    with pytest.raises(PruneError, match=message):
+        prune(site, rules(entry), "cu130")
+    assert everything(site) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -61,6 +62,7 @@ def raw_target(**changes: Any) -> dict[str, Any]:
         "base": {"kind": "bootstrap", "detail": "bookworm"},
         "build_id": "0123456789abcdef",
         "budget_gib": 1.0,
+        "budget_layers_mib": {"system": 8, "dependencies": 8, "sglang": 8, "overlay": 8},
         **changes,
     }
 
@@ -88,12 +90,18 @@ def ptx(architecture: str = "sm_120", release: str = "13.0.88") -> str:
     )
 
 
-def fatbin(*entries: tuple[int, int, int], version: int = 1, header: int = 16) -> bytes:
-    """A fat binary with (kind, architecture, flags) entries and dummy payloads."""
+def fatbin(
+    *entries: tuple[int, int, int],
+    version: int = 1,
+    header: int = 16,
+    isa: tuple[int, int] = (9, 0),
+) -> bytes:
+    """A fat binary with (kind, architecture, flags) entries and dummy payloads of 16 bytes."""
     body = b""
     for kind, architecture, flags in entries:
         entry = bytearray(64)
         struct.pack_into("<HHIQ", entry, 0, kind, 0x101, 64, 16)
+        struct.pack_into("<HH", entry, 24, isa[1], isa[0])
         struct.pack_into("<I", entry, 28, architecture)
         struct.pack_into("<Q", entry, 40, flags)
         body += bytes(entry) + b"x" * 16
@@ -109,31 +117,58 @@ def shared_library(
     undefined: Sequence[str] = (),
     weak: Sequence[str] = (),
     runpath: str = "",
+    code: bytes = b"",
+    provides: Sequence[str] = (),
+    requires: Mapping[str, str] | None = None,
 ) -> None:
-    """Compile one with gcc. NEEDED entries are satisfied at link time by empty stubs."""
+    """Compile one with gcc. NEEDED entries are satisfied at link time by empty stubs.
+
+    `code` becomes its section .nv_fatbin, `provides` are versions that it defines, and `requires`
+    are versions that it needs, by the library that has them.
+    """
     scratch = path.parent / f".build-{path.name}"
     scratch.mkdir(parents=True)
+    versioned = requires or {}
     try:
         for name in needed:
             _gcc(
                 ["-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c", "/dev/null"],
                 scratch / name,
             )
+        for number, (name, version) in enumerate(versioned.items()):
+            stub = scratch / f"stub{number}.c"
+            stub.write_text(f"void versioned_{number}(void){{}}\n")
+            script = _version_script(scratch, {version: f"global: versioned_{number};"})
+            _gcc(["-shared", "-nostdlib", f"-Wl,-soname,{name}", script, str(stub)], scratch / name)
+        calls = [*undefined, *weak, *(f"versioned_{n}" for n in range(len(versioned)))]
         source = "".join(f"void {name}(void){{}}\n" for name in defined)
-        source += "".join(f"extern void {name}(void);\n" for name in undefined)
-        source += "".join(f"#pragma weak {name}\nextern void {name}(void);\n" for name in weak)
-        calls = "".join(f"{name}();" for name in (*undefined, *weak))
-        source += (
-            f"void entry_of_{path.stem.replace('.', '_').replace('-', '_')}(void){{{calls}}}\n"
-        )
+        source += "".join(f"extern void {name}(void);\n" for name in calls)
+        source += "".join(f"#pragma weak {name}\n" for name in weak)
+        body = "".join(f"{name}();" for name in calls)
+        source += f"void entry_of_{re.sub(r'[^A-Za-z0-9]', '_', path.stem)}(void){{{body}}}\n"
+        if code:
+            (scratch / "code.bin").write_bytes(code)
+            source += (
+                '__asm__(".section .nv_fatbin,\\"a\\"\\n.incbin \\"'
+                + str(scratch / "code.bin")
+                + '\\"\\n.previous");\n'
+            )
         (scratch / "code.c").write_text(source)
         flags = ["-shared", "-nostdlib", "-fPIC", "-Wl,--no-as-needed", "-Wl,--build-id=none"]
         flags += [f"-Wl,-soname,{soname or path.name}"]
         flags += [f"-Wl,-rpath,{runpath}"] if runpath else []
-        stubs = [str(scratch / name) for name in needed]
+        if provides:
+            flags.append(_version_script(scratch, dict.fromkeys(provides, "")))
+        stubs = [str(scratch / name) for name in (*needed, *versioned)]
         _gcc([*flags, str(scratch / "code.c"), *stubs], path)
     finally:
         shutil.rmtree(scratch)
+
+
+def _version_script(scratch: Path, versions: Mapping[str, str]) -> str:
+    script = scratch / f"versions-{len(list(scratch.iterdir()))}.map"
+    script.write_text("".join(f"{v} {{ {names} }};\n" for v, names in versions.items()))
+    return f"-Wl,--version-script={script}"
 
 
 def _gcc(arguments: Sequence[str], output: Path) -> None:
@@ -173,6 +208,17 @@ class Tree:
         minor = ".".join(release.split(".")[:2])
         self.write(name, f"#!/bin/sh\necho 'Cuda compilation tools, release {minor}, V{release}'\n")
 
+    def ptxas(self, name: str, release: str) -> None:
+        """One that also makes the two cubins that the audit asks for."""
+        self.program(name, release)
+        path = self.root / name
+        text = path.read_text().replace("\necho", '\ncase "$1" in --version) echo')
+        path.write_text(
+            f'{text.rstrip()};;\n*) cp "$(dirname "$0")/probe.${{1#-arch=}}.cubin" "$4";;\nesac\n'
+        )
+        for arch in ("sm_120", "sm_120a"):
+            self.write(f"{Path(name).parent}/probe.{arch}.cubin", cubin(arch))
+
     def install(
         self,
         name: str,
@@ -208,7 +254,12 @@ C10_CALL = "_ZN3c103fooEv"
 SHIM = "aoti_torch_get_dtype"  # of torch's C interface
 C10_CHECK = f"_ZN3c106detail14torchCheckFailEPKcS2_jRK{STRING}"
 FIELDS = ("budget", "topk", "allow_hybrid_unsafe")
+SYSTEM = "usr/lib/x86_64-linux-gnu"
+SM120 = "sglang/kernels/ops/attention/extend_attention.py"
+CUDNN, NCCL = "9.19.0.56", "2.28.9"
+# Asked for SGLang it answers; given a folder it builds Triton's launcher there.
 PYTHON = """#!/bin/sh
+if [ -n "$3" ]; then cp "$(dirname "$0")/../../../../usr/lib/probe.so" "$3/cuda_utils.so"; exit; fi
 echo noise
 echo '{"algorithm": "DDTREE", "fields": ["speculative_ddtree_budget", "speculative_ddtree_topk",
 "speculative_ddtree_allow_hybrid_unsafe"]}' | tr -d '\\n'
@@ -218,6 +269,7 @@ echo '{"algorithm": "DDTREE", "fields": ["speculative_ddtree_budget", "speculati
 def clean_tree(root: Path) -> Tree:
     """A tree that every rule passes."""
     tree = Tree(root)
+    _system(tree)
     _torch(tree)
     _sglang(tree)
     _overlay(tree)
@@ -227,7 +279,6 @@ def clean_tree(root: Path) -> Tree:
     tree.install("packaging", "26.0")
     tree.install("torchvision", "0.26.0", requires=["torch==2.11.0", "numpy; extra == 'x'"])
     tree.install("torchaudio", "2.11.0")
-    tree.write("usr/bin/g++", "#!/bin/sh\n")
     tree.write("usr/include/python3.11/Python.h", "")
     tree.write(f"{VENV}/bin/ninja", "#!/bin/sh\n")
     tree.write(f"{VENV}/bin/python", PYTHON)
@@ -246,6 +297,34 @@ def clean_tree(root: Path) -> Tree:
     return tree
 
 
+# Writes what was asked for with -o, as a compiler does.
+COMPILER = """#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out="$2"; shift; done
+cp "$(dirname "$0")/../lib/probe.so" "$out"
+"""
+
+
+def _system(tree: Tree) -> None:
+    """glibc and libstdc++ by their version definitions, and a compiler."""
+    for name, versions in (
+        ("libc.so.6", ("GLIBC_2.2.5", "GLIBC_2.34")),
+        ("libstdc++.so.6.0.30", ("GLIBCXX_3.4", "CXXABI_1.3")),
+    ):
+        path = tree.root / SYSTEM / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shared_library(path, soname=".".join(name.split(".")[:3]), provides=versions)
+    (tree.root / SYSTEM / "libstdc++.so.6").symlink_to("libstdc++.so.6.0.30")
+    tree.write("usr/bin/g++", COMPILER)
+    shared_library(
+        tree.root / "usr/lib/probe.so",
+        soname="probe.so",
+        needed=["libcudart.so.13", "libcuda.so.1"],
+        requires={"libc.so.6": "GLIBC_2.34", "libstdc++.so.6": "GLIBCXX_3.4"},
+        runpath=f"/{SITE}/{TOOLKIT}/lib",
+        code=fatbin((2, 120, 0)),
+    )
+
+
 def _torch(tree: Tree) -> None:
     tree.library("torch/lib/libc10.so", defined=[C10_CALL, C10_CHECK, SHIM])
     tree.library(
@@ -257,7 +336,36 @@ def _torch(tree: Tree) -> None:
         "from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n"
     )
     tree.write(f"{SITE}/torch/version.py", version)
-    tree.install("torch", "2.11.0", ["torch/lib/libc10.so", "torch/lib/libtorch_cpu.so"])
+    tree.library("torch/lib/libtorch_cuda.so", code=fatbin((2, 90, 0), (2, 120, 0), (1, 120, 0)))
+    names = ("libc10.so", "libtorch_cpu.so", "libtorch_cuda.so")
+    tree.install(
+        "torch",
+        "2.11.0",
+        [f"torch/lib/{name}" for name in names],
+        requires=[f"nvidia-cudnn-cu13=={CUDNN}; x == 'y'", f"nvidia-nccl-cu13=={NCCL}"],
+    )
+    major, minor, patch, _ = CUDNN.split(".")
+    header = f"#define CUDNN_MAJOR {major}\n#define CUDNN_MINOR {minor}\n"
+    header += f"#define CUDNN_PATCHLEVEL {patch}\n"
+    tree.install("nvidia-cudnn-cu13", CUDNN, extra={"nvidia/cudnn/include/cudnn_version.h": header})
+    said = f"NCCL version {NCCL}+cuda13.0"
+    tree.install("nvidia-nccl-cu13", NCCL, extra={"nvidia/nccl/lib/libnccl.so.2": said})
+
+
+SM120_BRANCHES = {
+    "sglang/srt/utils/common.py": "is_sm120_supported = partial(check, majors=[12])\n",
+    "sglang/kernels/ops/quantization/fp8_kernel.py": (
+        "_is_sm120_supported = is_sm120_supported()\nstages = 1 if _is_sm120_supported else 4\n"
+    ),
+    "sglang/srt/layers/quantization/fp8_utils.py": "if not is_sm120_supported():\n    pass\n",
+    "sglang/srt/layers/attention/attention_registry.py": (
+        "if is_sm120_supported() or other:\n    pass\n"
+    ),
+    SM120: (
+        "if _is_cuda and CUDA_CAPABILITY[0] == 12:\n    BLOCK_M, BLOCK_N = (64, 128)\n"
+        "elif _is_cuda and CUDA_CAPABILITY[0] >= 9:\n    BLOCK_M, BLOCK_N = (128, 64)\n"
+    ),
+}
 
 
 def _sglang(tree: Tree) -> None:
@@ -276,7 +384,10 @@ def _sglang(tree: Tree) -> None:
             "sglang/srt/speculative/spec_info.py": (
                 "class SpeculativeAlgorithm:\n    DFLASH = 1\n    DDTREE = 2\n"
             ),
-            "sglang/srt/server_args.py": f"class ServerArgs:\n{fields}",
+            "sglang/srt/server_args.py": (
+                f"class ServerArgs:\n{fields}\nif is_sm120_supported():\n    pass\n"
+            ),
+            **SM120_BRANCHES,
         },
     )
 
@@ -339,6 +450,11 @@ def _toolkit(tree: Tree) -> None:
     (tree.site / TOOLKIT / "lib64").symlink_to("lib")
     for name in ("nvcc", "ptxas", "cudafe++", "fatbinary", "nvlink"):
         tree.program(f"{home}/bin/{name}", "13.0.88")
+    # And nvcc leaves what the linker then takes.
+    nvcc = tree.root / home / "bin/nvcc"
+    nvcc.write_text(
+        nvcc.read_text() + 'while [ $# -gt 0 ]; do [ "$1" = -o ] && : >"$2"; shift; done\n'
+    )
     # cicc knows no --version; it carries the line.
     tree.write(
         f"{home}/nvvm/bin/cicc",
@@ -352,5 +468,5 @@ def _toolkit(tree: Tree) -> None:
     tree.write(f"{home}/include/cuda_runtime_api.h", "#define CUDART_VERSION  13000\n")
     tree.install("nvidia-cuda-nvcc", "13.0.88", [f"{TOOLKIT}/bin/nvcc"])
     tree.install("nvidia-cuda-runtime", "13.0.96", [f"{TOOLKIT}/lib/libcudart.so.13"])
-    tree.program(f"{SITE}/triton/backends/nvidia/bin/ptxas", "12.8.93")
+    tree.ptxas(f"{SITE}/triton/backends/nvidia/bin/ptxas", "12.8.93")
     tree.install("triton", "3.6.0", ["triton/backends/nvidia/bin/ptxas"])

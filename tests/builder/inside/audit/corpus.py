@@ -10,13 +10,22 @@ from tests.builder.inside.tree import (
     C10_CALL,
     PYTHON,
     SITE,
+    SM120,
+    SYSTEM,
     TOOLKIT,
     Tree,
     cubin,
+    fatbin,
     ptx,
+    shared_library,
 )
 
 OLD_CHECK = "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
+TRITON = f"{SITE}/triton/backends/nvidia/bin/ptxas"
+TORCH = f"{SITE}/torch-2.11.0.dist-info/METADATA"
+# Keys that are made up here, in pieces: nothing that looks for secrets shall stop at this file.
+KEY = "-----BEGIN " + "PRIVATE KEY-----\n" + "QUJD" * 16 + "\n"
+AWS = "AK" + "IAQ3EGZ7WJ5X2N4B6T"
 COMMON_OPS = "sgl_kernel/common_ops.abi3.so"
 KERNELS = f"{SITE}/ddtree_overlay/kernels"
 
@@ -91,6 +100,64 @@ def _both_own(tree: Tree) -> None:
     tree.install("second", "1", extra={"shared.py": "two"})
 
 
+def _code(
+    *entries: tuple[int, int, int], isa: tuple[int, int] = (9, 0)
+) -> Callable[[Tree], object]:
+    """A new library with these (kind, architecture, flags) entries."""
+    return lambda tree: tree.library("ext/_ext.so", code=fatbin(*entries, isa=isa))
+
+
+def _other_glibc(tree: Tree) -> None:
+    path = tree.root / SYSTEM / "libc.so.6"
+    path.unlink()
+    shared_library(path, soname="libc.so.6", provides=["GLIBC_2.2.5", "GLIBC_2.31"])
+
+
+def _driver(path: str) -> Callable[[Tree], object]:
+    def act(tree: Tree) -> None:
+        target = tree.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shared_library(target, soname="libcuda.so.1")
+
+    return act
+
+
+def _gone(*names: str) -> Callable[[Tree], object]:
+    """Distributions whose metadata is gone."""
+
+    def act(tree: Tree) -> None:
+        for name in names:
+            (info,) = tree.site.glob(f"{name}-*.dist-info")
+            for file in info.iterdir():
+                file.unlink()
+            info.rmdir()
+
+    return act
+
+
+def _compiler(text: str, name: str = "usr/bin/g++") -> Callable[[Tree], object]:
+    return _write(name, "#!/bin/sh\n" + text)
+
+
+def _probe(**options: Any) -> Callable[[Tree], object]:
+    """What the fake compiler makes."""
+
+    def act(tree: Tree) -> None:
+        path = tree.root / "usr/lib/probe.so"
+        path.unlink()
+        shared_library(path, soname="probe.so", **options)
+
+    return act
+
+
+def _grow(name: str) -> Callable[[Tree], object]:
+    return _write(name, b"x" * (9 << 20))
+
+
+def _grow_sglang(tree: Tree) -> None:
+    tree.install("sglang", "0.5.17+ddtree.abcdef01", extra={"sglang/large.bin": "x" * (9 << 20)})
+
+
 CORPUS = [
     Broken("LNK001", "a CUDA 12 library", _ops(needed=["libcudart.so.12"]), "libcudart.so.12"),
     Broken("LNK001", "cuFFT of CUDA 12", _ops(needed=["libcufft.so.11"]), "CUDA 12"),
@@ -103,6 +170,65 @@ CORPUS = [
         "libother.so",
     ),
     Broken("LNK003", "a library that was cut off", _cut, "damaged"),
+    Broken(
+        "LNK003",
+        "a fat binary that cannot be read",
+        lambda tree: tree.library("ext/_ext.so", code=fatbin((2, 120, 0), version=2)),
+        "fat binary",
+    ),
+    Broken(
+        "LNK004",
+        "an extension for a newer glibc",
+        lambda tree: tree.library("ext/_ext.so", requires={"libc.so.6": "GLIBC_2.38"}),
+        "GLIBC_2.38 of libc.so.6",
+    ),
+    Broken("LNK004", "an older base", _other_glibc, "GLIBC_2.34 of libc.so.6"),
+    Broken("LNK004", "no glibc", _remove(f"{SYSTEM}/libc.so.6"), "libc.so.6"),
+    Broken(
+        "LNK005",
+        "an extension for a newer libstdc++",
+        lambda tree: tree.library("ext/_ext.so", requires={"libstdc++.so.6": "GLIBCXX_3.4.32"}),
+        "GLIBCXX_3.4.32 of libstdc++.so.6",
+    ),
+    Broken(
+        "LNK005",
+        "another C++ ABI",
+        lambda tree: tree.library("ext/_ext.so", requires={"libstdc++.so.6": "CXXABI_1.3.15"}),
+        "CXXABI_1.3.15",
+    ),
+    Broken(
+        "LNK006",
+        "CUDA's forward compatibility",
+        _driver("usr/local/cuda-13.0/compat/libcuda.so.580.65.06"),
+        "forward compatibility",
+    ),
+    Broken("LNK006", "a driver", _driver(f"{SYSTEM}/libcuda.so.1"), "library of the driver"),
+    Broken(
+        "LNK006",
+        "a driver among the wheels",
+        lambda tree: tree.library("ext/lib/libnvidia-ml.so.1"),
+        "library of the driver",
+    ),
+    Broken(
+        "LNK006",
+        "a loader's configuration",
+        _write("etc/ld.so.conf.d/000_cuda.conf", "/usr/local/cuda/compat\n"),
+        "/usr/local/cuda/compat",
+    ),
+    Broken(
+        "LNK006",
+        "the stub in the loader's path",
+        _write("etc/ld.so.conf", f"/{SITE}/{TOOLKIT}/lib/stubs\n"),
+        "stubs",
+    ),
+    Broken(
+        "LNK006",
+        "a search path of a library",
+        lambda tree: tree.library("ext/_ext.so", runpath="/usr/local/cuda/compat"),
+        "/usr/local/cuda/compat",
+    ),
+    Broken("LNK006", "a preload", _write("etc/ld.so.preload", "/x.so\n"), "preloads"),
+    Broken("LNK006", "a cache", _write("etc/ld.so.cache", b"\0libcuda.so.1\0"), "libcuda.so"),
     Broken(
         "ABI001",
         "an extension of another torch",
@@ -161,6 +287,73 @@ CORPUS = [
             f"{SITE}/torch/version.py", "__version__ = '2.12.0+cu130'\ncuda = '13.0'\n"
         ),
         "2.12.0",
+    ),
+    Broken(
+        "ABI005",
+        "a cuDNN older than torch's",
+        _replace(TORCH, "nvidia-cudnn-cu13==9.19.0.56", "nvidia-cudnn-cu13==9.20.1.2"),
+        "older than 9.20.1.2",
+    ),
+    Broken(
+        "ABI005",
+        "a cuDNN of another major",
+        _replace(TORCH, "nvidia-cudnn-cu13==9.19.0.56", "nvidia-cudnn-cu13==8.9.7.29"),
+        "another major than 8.9.7.29",
+    ),
+    Broken("ABI005", "no cuDNN", _gone("nvidia_cudnn_cu13"), "not installed"),
+    Broken(
+        "ABI005",
+        "a cuDNN that a later package overwrote",
+        _replace(
+            f"{SITE}/nvidia/cudnn/include/cudnn_version.h", "CUDNN_MINOR 19", "CUDNN_MINOR 10"
+        ),
+        "says 9.10.0",
+    ),
+    Broken(
+        "ABI005",
+        "a torch that pins none",
+        _replace(TORCH, "nvidia-cudnn-cu13", "cudnn"),
+        "asks for no cudnn",
+    ),
+    Broken(
+        "ABI006",
+        "an NCCL older than torch's",
+        _replace(TORCH, "nvidia-nccl-cu13==2.28.9", "nvidia-nccl-cu13==2.29.1"),
+        "older than 2.29.1",
+    ),
+    Broken(
+        "ABI006",
+        "another NCCL in the file than in the metadata",
+        _replace(f"{SITE}/nvidia/nccl/lib/libnccl.so.2", "2.28.9", "2.27.5"),
+        "says 2.27.5",
+    ),
+    Broken(
+        "ABI006",
+        "an NCCL for CUDA 12",
+        _replace(f"{SITE}/nvidia/nccl/lib/libnccl.so.2", "cuda13.0", "cuda12.9"),
+        "CUDA 12",
+    ),
+    Broken(
+        "ABI006",
+        "no library",
+        _remove(f"{SITE}/nvidia/nccl/lib/libnccl.so.2"),
+        "does not say its version",
+    ),
+    Broken("DEV001", "no sm_120", _code((2, 80, 0), (2, 90, 0)), "only sm_80, sm_90"),
+    Broken("DEV001", "Hopper alone", _code((2, 90, 0x100000)), "only sm_90a"),
+    Broken("DEV001", "the family of B200", _code((2, 100, 0x200000)), "only sm_100f"),
+    Broken("DEV001", "DGX Spark alone", _code((2, 121, 0)), "only sm_121"),
+    Broken("DEV001", "PTX of an exact architecture", _code((1, 90, 0x100000)), "compute_90a"),
+    Broken("DEV001", "PTX for newer GPUs", _code((1, 121, 0)), "compute_121"),
+    Broken("DEV001", "code that must be linked first", _code((8, 75, 0)), "lto_75"),
+    Broken("DEV001", "an unknown kind", _code((77, 120, 0)), "kind-77"),
+    Broken("DEV002", "PTX of CUDA 13.1", _code((1, 120, 0), isa=(9, 1)), "only PTX ISA 9.1"),
+    Broken(
+        "DEV002",
+        "PTX of CUDA 12.9 where the driver is of 12.8",
+        _code((2, 90, 0), (1, 90, 0), isa=(8, 8)),
+        "of CUDA 12.8 knows PTX ISA 8.7",
+        {"cuda": {"version": "12.8", "driver_floor": "570.26"}},
     ),
     Broken("KRN001", "sm_120 missing", _remove(f"{KERNELS}/build_tree.sm_120.cubin"), "sm_120"),
     Broken("KRN001", "no PTX", _remove(f"{KERNELS}/build_tree.compute_120.ptx"), "compute_120"),
@@ -293,6 +486,29 @@ CORPUS = [
         _write("opt/ddtree/venv/bin/python", PYTHON.replace("speculative_ddtree_budget", "x")),
         "speculative_ddtree_budget",
     ),
+    Broken(
+        "REG004",
+        "no answer for sm_120",
+        _replace(f"{SITE}/sglang/srt/utils/common.py", "12", "10"),
+        "does not ask for compute capability 12",
+    ),
+    Broken(
+        "REG004",
+        "Hopper's block sizes first",
+        _replace(f"{SITE}/{SM120}", "CUDA_CAPABILITY[0] == 12", "CUDA_CAPABILITY[0] >= 8"),
+        "block sizes",
+    ),
+    Broken(
+        "REG004",
+        "an answer that decides nothing",
+        _replace(
+            f"{SITE}/sglang/kernels/ops/quantization/fp8_kernel.py",
+            "1 if _is_sm120_supported else 4",
+            "4",
+        ),
+        "decides nothing",
+    ),
+    Broken("REG004", "a file that moved", _remove(f"{SITE}/{SM120}"), "unreadable"),
     Broken("JIT001", "no compiler", _remove("usr/bin/g++"), "C++"),
     Broken("JIT001", "no Python headers", _remove("usr/include/python3.11/Python.h"), "headers"),
     Broken("JIT001", "no ninja", _remove("opt/ddtree/venv/bin/ninja"), "ninja"),
@@ -383,6 +599,64 @@ CORPUS = [
         "12.4.99",
     ),
     Broken(
+        "JIT004",
+        "a ptxas that refuses",
+        _write(
+            TRITON, "#!/bin/sh\necho \"ptxas fatal : Value 'sm_120' is not defined\" >&2\nexit 1\n"
+        ),
+        "Value 'sm_120' is not defined",
+    ),
+    Broken(
+        "JIT004",
+        "a ptxas that makes other code",
+        _write(f"{SITE}/triton/backends/nvidia/bin/probe.sm_120.cubin", cubin("sm_90")),
+        "made a cubin for sm_90",
+    ),
+    Broken(
+        "JIT004",
+        "a ptxas that does not know sm_120a",
+        _remove(f"{SITE}/triton/backends/nvidia/bin/probe.sm_120a.cubin"),
+        "sm_120a",
+    ),
+    Broken(
+        "JIT005",
+        "an nvcc that fails",
+        _write(
+            f"{SITE}/{TOOLKIT}/bin/nvcc",
+            "#!/bin/sh\necho note\necho 'error: exception specification' >&2\nexit 2\n",
+        ),
+        "nvcc: exit 2: error: exception specification",
+    ),
+    Broken("JIT005", "a linker that fails", _compiler("exit 1\n"), "g++: exit 1"),
+    Broken("JIT005", "a compiler that makes nothing", _compiler("exit 0\n"), "no shared object"),
+    Broken(
+        "JIT005",
+        "code for another GPU",
+        _probe(code=fatbin((2, 90, 0))),
+        "holds sm_90, no cubin for sm_120",
+    ),
+    Broken(
+        "JIT005",
+        "a runtime of another CUDA",
+        _probe(code=fatbin((2, 120, 0)), needed=["libcudart.so.12"]),
+        "needs libcudart.so.12",
+    ),
+    Broken(
+        "JIT006",
+        "no Python.h for Triton's launcher",
+        _write(
+            "opt/ddtree/venv/bin/python",
+            PYTHON.replace("cp ", "echo 'fatal error: Python.h' >&2; exit 1; cp "),
+        ),
+        "fatal error: Python.h",
+    ),
+    Broken(
+        "JIT006",
+        "a launcher that is not there",
+        _write("opt/ddtree/venv/bin/python", PYTHON.replace("cp ", ": ")),
+        "no shared object was made",
+    ),
+    Broken(
         "DST001",
         "a requirement not met",
         lambda tree: tree.install("needy", "1", requires=["torch>=3"]),
@@ -421,10 +695,67 @@ CORPUS = [
         _replace(f"{SITE}/sglang/srt/server_args.py", "ServerArgs", "ServerArgs  "),
         "differs",
     ),
+    Broken(
+        "DST005",
+        "somebody else's wheel was patched",
+        lambda tree: tree.library("torch/lib/libtorch_cuda.so", code=fatbin((2, 120, 0))),
+        "torch 1 of 4",
+    ),
+    Broken(
+        "DST005",
+        "a distribution that another one overwrote",
+        _both_own,
+        "first 1 of 2",
+    ),
     Broken("SEC001", "a setuid program", _mode("usr/bin/g++", 0o4755), "g++ mode 4755"),
     Broken("SEC001", "a setgid program", _mode("usr/bin/g++", 0o2755), "g++ mode 2755"),
     Broken("SEC001", "a world-writable file", _mode("etc/debian_version", 0o666), "mode 0666"),
     Broken("SEC001", "a world-writable folder", _mode("var/cache/ddtree", 0o2777), "mode 2777"),
     Broken("SEC001", "a temporary folder without its sticky bit", _mode("tmp", 0o777), "tmp a"),
+    Broken("SEC002", "a key by its content", _write("etc/ssl/private/x.pem", KEY), "a private key"),
+    Broken(
+        "SEC002",
+        "a key in JSON",
+        _write("opt/account.json", KEY.replace("\n", "\\n")),
+        "a private key",
+    ),
+    Broken("SEC002", "an encrypted key by its name", _write("root/cosign.key", "x"), "cosign.key"),
+    Broken("SEC002", "an AWS key", _write("opt/config.txt", f"id={AWS}\n"), "an AWS access key"),
+    Broken(
+        "SEC002", "a hub token", _write("opt/x.py", "t = 'hf" + "_" + "a1" * 17 + "'"), "Hugging"
+    ),
+    Broken("SEC002", "a netrc", _write("root/.netrc", "machine x\n"), ".netrc"),
+    Broken("SEC002", "a repository", _write("opt/ddtree/.git/HEAD", "ref\n"), ".git"),
+    Broken("SEC002", "Docker's", _write("root/.docker/config.json", "{}"), ".docker"),
+    Broken("SEC002", "cloud credentials", _write("root/.aws/credentials", "x"), ".aws"),
+    Broken(
+        "SEC002",
+        "a link to a key",
+        lambda tree: (tree.root / "id_ed25519").symlink_to("/run/key"),
+        "id_ed25519",
+    ),
+    Broken(
+        "SEC002",
+        "an index with a password",
+        _write("etc/pip.conf", "[global]\nindex-url = https://user:word@index.example.com/\n"),
+        "address with a password",
+    ),
+    Broken("SEC002", "a password", _write("etc/shadow", "root:$6$salt$hash:1::\n"), "root has"),
+    Broken(
+        "SEC002",
+        "a hub login",
+        _write("var/cache/ddtree/.cache/huggingface/token", "x"),
+        "token of the Hugging Face hub",
+    ),
+    Broken("SIZ002", "Debian grew", _grow("usr/share/large"), "system"),
+    Broken("SIZ002", "the wheels grew", _grow(f"{SITE}/large.bin"), "dependencies"),
+    Broken("SIZ002", "SGLang grew", _grow_sglang, "sglang 9.0 MiB exceed"),
+    Broken(
+        "SIZ002",
+        "a layer without a budget",
+        lambda tree: None,
+        "overlay",
+        {"budget_layers_mib": {"system": 8, "dependencies": 8, "sglang": 8}},
+    ),
     Broken("SIZ001", "over the budget", lambda tree: None, "exceed", {"budget_gib": 1e-6}),
 ]

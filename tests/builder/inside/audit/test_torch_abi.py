@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.inside.audit.torch_abi import is_torch_symbol, torch_version
+from builder.inside.audit.torch_abi import torch_version
+from builder.inside.contents import is_torch_symbol
 from builder.inside.filesystem import scan
 from tests.builder.inside.tree import SITE, Tree
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from builder import console
 from builder.engine import Engine
@@ -25,6 +25,11 @@ _EXIT_CODE = re.compile(r"did not complete successfully: exit code: (\d+)")
 # "#20 21.2 LNK001 FILE: EVIDENCE"; the rows of the audit's table are indented further.
 _FINDING = re.compile(r"^#\d+ [\d.]+ ([A-Z]{3}\d{3} \S.*)")
 _KEPT_LINES = 400
+# Stages of templates/Dockerfile.j2 that hold what is ours; those below them are other people's.
+OUR_STAGES = ("overlay", "runtime", "audit", "image")
+
+NoCache = Literal["", "ours", "all"]
+"""Which layers are built anew: none, ours, or every one."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class BakeTarget:
     output: str
     tags: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
-    no_cache: bool = False
+    no_cache: NoCache = ""
 
 
 def bake_file(target: BakeTarget, secrets: dict[str, Path]) -> dict[str, Any]:
@@ -56,8 +61,10 @@ def bake_file(target: BakeTarget, secrets: dict[str, Path]) -> dict[str, Any]:
         body["tags"] = list(target.tags)
     if target.labels:
         body["labels"] = dict(sorted(target.labels.items()))
-    if target.no_cache:
+    if target.no_cache == "all":
         body["no-cache"] = True
+    elif target.no_cache == "ours":
+        body["no-cache-filter"] = list(OUR_STAGES)
     return {"target": {"default": body}}
 
 

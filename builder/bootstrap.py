@@ -50,7 +50,7 @@ class Recipe:
 
     def key(self) -> str:
         """Names the cached result; another recipe never meets it."""
-        text = json.dumps([3, self.suite, sorted(self.packages), self.epoch])
+        text = json.dumps([4, self.suite, sorted(self.packages), self.epoch])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -90,7 +90,9 @@ def bootstrap(project: Project, shared: SharedPins, recipe: Recipe, folder: Path
         ]
         argv += [f"--include={','.join(recipe.packages)}"]
         argv += [f"--customize-hook=rm -rf {' '.join(f'$1{p}' for p in _DROPPED)}"]
-        argv += [recipe.suite, str(layer)]
+        # Its last step has apt make its folders anew, owned by `_apt` or by root as the permissions
+        # of *our* folder have it. The hook has removed all that this step would.
+        argv += ["--skip=cleanup/apt", recipe.suite, str(layer)]
         if _over_network(mirror):  # else mmdebstrap's own default
             sources = new / "mirror.sources"
             sources.write_text(mirror.sources(recipe.suite, "amd64"))

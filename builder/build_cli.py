@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from builder import console
@@ -51,10 +52,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--force", action="store_true", help="build even if no input changed (caches are used)"
     )
-    parser.add_argument("--no-cache", action="store_true", help="use no cached layer")
+    parser.add_argument(
+        "--no-cache",
+        nargs="?",
+        choices=("all", "ours"),
+        const="all",
+        help="use no cached layer; `ours`: build SGLang's and the overlay's layers and the audit "
+        "anew, on the dependencies that are there",
+    )
+    parser.add_argument(
+        "--name",
+        type=image_name,
+        help="another name for the image than the pins' (a second build beside the first)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.set_defaults(handler=_run)
+
+
+def image_name(text: str) -> str:
+    """A local repository name. Raises argparse's error for anything else."""
+    if not re.fullmatch(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an image")
+    return text
 
 
 def _run(args: argparse.Namespace, project: Project) -> int:
@@ -66,7 +86,8 @@ def _run(args: argparse.Namespace, project: Project) -> int:
         prefer_base=args.base,
         refresh_base=args.refresh_base,
         force=args.force,
-        no_cache=args.no_cache,
+        no_cache=args.no_cache or "",
+        name=args.name or "",
     )
     (target,) = chosen_targets(args, project)
     preflight(project, target, options)
@@ -87,7 +108,7 @@ def _run(args: argparse.Namespace, project: Project) -> int:
 
 def summary(target: Target, result: BuildResult, *, private: bool) -> str:
     """What a person needs after a build: the name, the size, how to run it."""
-    local = f"{target.shared.project.image_name}:{target.name}"
+    local = f"{result.reference.partition(':')[0]}:{target.name}"
     run = f"docker run --rm {local} version"
     if private:
         run = f"python build.py engine exec -- {run}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 from builder.context import EARLY_STEPS
@@ -40,6 +41,14 @@ def forget_layers(project: Project) -> None:
     """Called when build cache is dropped: the next build needs its whole room again."""
     for record in (project.cache / "reports").glob("*.layers"):
         record.unlink()
+
+
+def share_layers(project: Project, target: Target, cache: Path) -> None:
+    """Tell another cache, which builds on the same engine, what this one knows of it."""
+    record = _record(project, target)
+    if record.exists():
+        (cache / "reports").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(record, cache / "reports" / record.name)
 
 
 def remember_layers(project: Project, target: Target, engine: Engine) -> None:

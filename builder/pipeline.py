@@ -14,7 +14,7 @@ from typing import Any
 import docker.errors
 
 from builder import console
-from builder.bake import BakeTarget, run_bake
+from builder.bake import BakeTarget, NoCache, run_bake
 from builder.base import Base, BasePreference, ensure_base
 from builder.context import Context, describe_target, stage
 from builder.engine import Engine
@@ -26,6 +26,8 @@ from builder.patches.wheel import PatchedWheel, build_patched_wheel
 from builder.pins import Target
 from builder.project import Project
 from builder.proof import prove
+from builder.qualification import built
+from builder.receipts import ImageId, write_receipt
 from builder.render import check_render
 from builder.result import BuildResult, layers
 from builder.sources.artifacts import check_sources, fetch_artifacts
@@ -42,16 +44,16 @@ class BuildOptions:
     prefer_base: BasePreference
     refresh_base: bool
     force: bool
-    no_cache: bool
+    no_cache: NoCache
+    name: str = ""
+    """Of the image, in place of the pins': a second build beside the first one."""
 
 
-def references(target: Target, build_id: str) -> tuple[str, str]:
+def references(target: Target, build_id: str, name: str = "") -> tuple[str, str]:
     """The immutable tag `NAME:<version>-<target>-<build id>` and the local one `NAME:<target>`."""
     pins = target.shared.project
-    return (
-        f"{pins.image_name}:{pins.version}-{target.name}-{build_id}",
-        f"{pins.image_name}:{target.name}",
-    )
+    name = name or pins.image_name
+    return f"{name}:{pins.version}-{target.name}-{build_id}", f"{name}:{target.name}"
 
 
 def preflight(project: Project, target: Target, options: BuildOptions) -> None:
@@ -72,7 +74,7 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
         project, target.shared, engine, prefer=options.prefer_base, refresh=options.refresh_base
     )
     context = _stage(project, target, base, options)
-    reference, local = references(target, context.build_id)
+    reference, local = references(target, context.build_id, options.name)
     existing = _find(engine, reference)
     if existing and not (options.force or options.no_cache):
         console.info(f"{reference} is up to date: no input changed")
@@ -81,7 +83,7 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
     check_existing(
         str(engine.client.info()["DockerRootDir"]),
         engine.env.get("DOCKER_HOST", ""),
-        disk_need(project, target, engine, no_cache=options.no_cache),
+        disk_need(project, target, engine, no_cache=options.no_cache == "all"),
     )
     bake = _bake_target(project, target, context, base, options)
     log = project.cache / "logs" / f"{target.name}.log"
@@ -89,7 +91,7 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
     labels = _report(project, target, engine, bake, log)
     # A name of its own until the image has proven itself: a failed proof must not leave a good name
     # on a bad image.
-    candidate = f"{target.shared.project.image_name}:candidate-{context.build_id}"
+    candidate = f"{local.partition(':')[0]}:candidate-{context.build_id}"
     try:
         with console.step("writing the image"):
             run_bake(
@@ -108,6 +110,8 @@ def build(project: Project, target: Target, engine: Engine, options: BuildOption
             proof = prove(engine, target, candidate, context.build_id)
         _tag(engine, candidate, reference)
         _tag(engine, candidate, local)
+        if not options.name:  # a second build is compared with the first, and takes nothing of it
+            _keep_receipt(project, target, engine, reference, labels, proof)
         remember_layers(project, target, engine)
     finally:
         # It may not exist yet; and whatever stands in the way must not hide the real failure.
@@ -194,6 +198,21 @@ def _report(
     labels: dict[str, str] = json.loads((out / "labels.json").read_text())
     labels["org.opencontainers.image.revision"] = revision(project)
     return labels
+
+
+def _keep_receipt(
+    project: Project,
+    target: Target,
+    engine: Engine,
+    reference: str,
+    labels: dict[str, str],
+    proof: dict[str, Any],
+) -> None:
+    """That this very image was audited and run."""
+    image = engine.client.images.get(reference)
+    identity = ImageId(str(image.id), reference, int(image.attrs["Size"]))
+    report = json.loads((project.cache / "reports" / target.name / "audit.json").read_text())
+    write_receipt(project, built(identity, labels, report, proof, engine.versions))
 
 
 def revision(project: Project) -> str:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from builder.bake import BakeTarget, bake_file, failure, host_index, host_secrets, uv_settings
+from builder.bake import (
+    OUR_STAGES,
+    BakeTarget,
+    NoCache,
+    bake_file,
+    failure,
+    host_index,
+    host_secrets,
+    uv_settings,
+)
 from builder.errors import AuditFailedError, BuildFailedError, DiskSpaceError
+from builder.project import default_project
 
 TARGET = BakeTarget(
     stage="image",
@@ -54,6 +65,21 @@ def test_host_settings_travel_as_secrets_only(
 
 def test_no_index_of_the_host_means_no_settings() -> None:
     assert uv_settings(host_index({"PIP_CONFIG_FILE": os.devnull})) == ""
+
+
+@pytest.mark.parametrize(("anew", "key"), [("all", "no-cache"), ("ours", "no-cache-filter")])
+def test_what_is_built_anew_is_said_in_bakes_words(anew: NoCache, key: str) -> None:
+    target = BakeTarget(
+        stage="image", context=Path("/c"), named_contexts={}, output="", no_cache=anew
+    )
+    body = bake_file(target, {})["target"]["default"]
+    assert [name for name in body if name.startswith("no-cache")] == [key]
+
+
+def test_our_stages_are_stages_of_the_template() -> None:
+    """A renamed stage would silently come from the cache."""
+    text = (default_project().templates / "Dockerfile.j2").read_text()
+    assert set(OUR_STAGES) <= set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,19 @@ from builder.errors import AuditFailedError, LockDriftError, ProofFailedError, R
 from builder.pins import Target, load_target
 from builder.pipeline import BuildOptions, build, preflight, references, revision
 from builder.project import Project
+from builder.receipts import Count, read_receipts
 from tests.builder.conftest import edit
 
 OPTIONS = BuildOptions(
-    mirrors={}, wheelhouse=None, prefer_base="auto", refresh_base=False, force=False, no_cache=False
+    mirrors={}, wheelhouse=None, prefer_base="auto", refresh_base=False, force=False, no_cache=""
 )
+
+LABELS = {
+    "dev.ddtree.torch": "observed",
+    "dev.ddtree.variant": "cu130",
+    "dev.ddtree.stand-in": "false",
+}
+AUDIT = {"passed": True, "rules": [{"code": "A", "ran": True}, {"code": "B", "ran": False}]}
 
 
 class FakeImages:
@@ -67,7 +76,10 @@ def world(scratch: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if target.stage == "report":
             out = Path(target.output.split("dest=")[1])
             out.mkdir(parents=True)
-            (out / "labels.json").write_text(json.dumps({"dev.ddtree.torch": "observed"}))
+            staged = json.loads((target.context / "target.json").read_text())
+            labels = {**LABELS, "dev.ddtree.build-id": staged["build_id"]}
+            (out / "labels.json").write_text(json.dumps(labels))
+            (out / "audit.json").write_text(json.dumps(AUDIT))
         else:
             images.store[target.tags[0]] = f"sha256:{len(bakes)}"
 
@@ -93,6 +105,30 @@ def test_a_build_audits_first_and_labels_what_was_observed(world: SimpleNamespac
     immutable, local = references(world.target, result.build_id)
     assert set(world.images.store) == {immutable, local}
     assert immutable.endswith(f"0.1.0-cu130-{result.build_id}")
+
+
+def test_a_second_name_stands_beside_the_first(world: SimpleNamespace) -> None:
+    first = build(world.project, world.target, world.engine, OPTIONS)
+    second = build(world.project, world.target, world.engine, replace(OPTIONS, name="twice"))
+    assert second.build_id == first.build_id
+    assert not second.up_to_date
+    assert set(world.images.store) == {
+        *references(world.target, first.build_id),
+        *references(world.target, first.build_id, "twice"),
+    }
+
+
+def test_a_proven_image_has_a_receipt_and_a_second_build_does_not_replace_it(
+    world: SimpleNamespace,
+) -> None:
+    result = build(world.project, world.target, world.engine, OPTIONS)
+    (receipt,) = read_receipts(world.project, result.build_id)
+    assert (receipt.level, receipt.image.id) == ("built", result.image_id)
+    assert receipt.image.reference == result.reference
+    assert receipt.suites == {"audit": Count(1, 0, 1), "proof": Count(1, 0, 0)}
+    again = build(world.project, world.target, world.engine, replace(OPTIONS, name="second"))
+    assert again.image_id != result.image_id and again.build_id == result.build_id
+    assert read_receipts(world.project, result.build_id) == [receipt]
 
 
 def test_no_change_builds_nothing(world: SimpleNamespace) -> None:
@@ -121,6 +157,7 @@ def test_a_failed_proof_leaves_no_name_behind(
     with pytest.raises(ProofFailedError):
         build(world.project, world.target, world.engine, OPTIONS)
     assert world.images.store == {}
+    assert not (world.project.cache / "receipts").exists()
 
 
 def test_a_failed_audit_writes_no_image(

@@ -9,7 +9,18 @@ import sys
 import docker.errors
 import requests
 
-from builder import build_cli, console, explain, plan, render, test_cli
+from builder import (
+    audit_cli,
+    build_cli,
+    bundle_cli,
+    console,
+    explain,
+    plan,
+    push_cli,
+    render,
+    test_cli,
+    verify_cli,
+)
 from builder.engine import cli as engine_cli
 from builder.errors import BuilderError, EngineFailedError, HostFileError
 from builder.lock import cli as lock_cli
@@ -25,6 +36,8 @@ Build the DDTree appliance: SGLang with Diffusion Draft Tree speculation for RTX
   python build.py --cuda cu128            the CUDA 12.8 image (needs the PyTorch index and GitHub)
   python build.py --cuda cu128 --stand-in the CUDA 12.8 path from PyPI alone, for tests
   python build.py test                    every check, image tests included
+  python build.py push REGISTRY/NAME --key cosign.key       send it, signed, with its evidence
+  python build.py verify REGISTRY/NAME@DIGEST --key cosign.pub
 """
 EPILOG = (
     "The verb defaults to `build`. Each verb has its own --help. "
@@ -50,7 +63,11 @@ def make_parser() -> argparse.ArgumentParser:
         sources_cli,
         patches_cli,
         engine_cli,
+        audit_cli,
         test_cli,
+        push_cli,
+        verify_cli,
+        bundle_cli,
     ):
         module.add_parser(verbs)
     return parser

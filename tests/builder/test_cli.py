@@ -9,7 +9,10 @@ import pytest
 
 from builder.cli import main, make_parser, with_default_verb
 
-VERBS = ("build", "plan", "explain", "render", "lock", "fetch", "patches", "engine", "test")
+VERBS = (
+    *("build", "plan", "explain", "render", "lock", "fetch", "patches", "engine"),
+    *("audit", "test", "push", "verify", "bundle"),
+)
 
 
 def test_build_is_the_default_verb() -> None:

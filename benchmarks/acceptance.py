@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure_build import machine  # noqa: E402
+from benchmarks.machine import machine  # noqa: E402
 
 NAMES = ("dflash", "ddtree4", "ddtree8", "ddtree16", "ddtree32", "ddtree64")
 GROUP = "sequential"

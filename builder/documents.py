@@ -1,7 +1,7 @@
-"""The documents' tables that the overlay's code prints: `render` writes them, drift is an error.
+"""The documents' generated tables: `render` writes them, drift is an error.
 
-The overlay is run, not imported: a builder's process stays free of the appliance's modules. What it
-runs needs the standard library alone.
+Most are printed by the overlay's code. It is run, not imported: a builder's process stays free of
+the appliance's modules. What it runs needs the standard library alone. The table of images is ours.
 """
 
 from __future__ import annotations
@@ -9,27 +9,33 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder import proc
 from builder.errors import RenderDriftError
+from builder.images_table import images_table
 from builder.project import Project
 
 
 @dataclass(frozen=True)
 class Section:
-    """A generated part: between the lines `<!-- NAME: ... -->` and `<!-- /NAME -->`."""
+    """A generated part: between the lines `<!-- NAME: ... -->` and `<!-- /NAME -->`.
+
+    `source`: a module of the overlay that prints it, or a function of ours that returns it.
+    """
 
     name: str
     document: str
-    module: str
+    source: str | Callable[[Project], str]
     arguments: tuple[str, ...] = ()
 
 
 _TABLES = "ddtree_overlay.serve.tables"
 SECTIONS = (
     Section("profiles", "README.md", _TABLES, ("profiles",)),
+    Section("images", "README.md", images_table),
     Section("doctor-codes", "README.md", "ddtree_overlay.doctor.codes"),
     Section("settings", "docs/serving.md", _TABLES, ("settings",)),
     Section("entry-point-codes", "docs/exit-codes.md", _TABLES, ("exit-codes",)),
@@ -37,15 +43,17 @@ SECTIONS = (
 
 
 def generated(project: Project, section: Section) -> str:
-    """What the section's module prints as Markdown. Raises RenderDriftError if it cannot run."""
+    """The section's Markdown. Raises RenderDriftError if its module cannot run."""
+    if not isinstance(section.source, str):
+        return section.source(project).strip()
     ran = proc.run(
-        [sys.executable, "-m", section.module, *section.arguments],
+        [sys.executable, "-m", section.source, *section.arguments],
         cwd=project.root,
         env={**os.environ, "PYTHONPATH": str(project.overlay / "src")},
         capture=True,
         echo=False,
         error=RenderDriftError,
-        what=f"{section.document}: `python -m {section.module}` failed",
+        what=f"{section.document}: `python -m {section.source}` failed",
         remedy="mend that module; it prints a table of the document",
     )
     return ran.stdout.strip()
@@ -82,6 +90,6 @@ def check_documents(project: Project) -> None:
     for path, text in rendered(project).items():
         if path.read_text("utf-8") != text:
             raise RenderDriftError(
-                f"{path.relative_to(project.root)} is not what the overlay's code prints",
+                f"{path.relative_to(project.root)} has a table that is not current",
                 "run `python build.py render` and commit the result",
             )

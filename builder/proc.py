@@ -37,13 +37,14 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     capture: bool = False,
+    to_stderr: bool = False,
     echo: bool = True,
     error: type[BuilderError] | None = None,
     what: str = "",
     remedy: str = "read the output above",
     timeout: float | None = None,
 ) -> Completed:
-    """Run `argv`; stream its output to ours, or capture it.
+    """Run `argv`; stream its output to ours (all of it to stderr if told so), or capture it.
 
     With `error` given, a non-zero exit raises it with `what` (plus the last line of a captured
     stderr) and `remedy`. On Ctrl-C the whole process group of the child is ended before the
@@ -57,9 +58,10 @@ def run(
         cwd=cwd,
         env=dict(env) if env is not None else None,
         stdin=subprocess.DEVNULL,
-        stdout=pipe,
+        stdout=2 if to_stderr else pipe,
         stderr=pipe,
         text=True,
+        errors="replace",  # what a registry answers may pass through a program of ours
         start_new_session=True,
     )
     try:

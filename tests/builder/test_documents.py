@@ -1,4 +1,4 @@
-"""The tables of the documents that the overlay's code prints."""
+"""The generated tables of the documents."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def test_a_module_that_fails_is_one_error(small: Project) -> None:
     (small.overlay / "src" / "printed.py").write_text("raise SystemExit('no such table')\n")
     with pytest.raises(RenderDriftError, match="no such table"):
         rendered(small)
+
+
+def test_a_section_may_be_a_function_of_ours(
+    small: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = Section("t", "page.md", lambda project: f"in {project.root.name}\n\n")
+    monkeypatch.setattr(documents, "SECTIONS", (section,))
+    (text,) = rendered(small).values()
+    assert text == f"before\n<!-- t: x -->\nin {small.root.name}\n<!-- /t -->\nafter\n"
 
 
 def test_sections_are_named_once() -> None:

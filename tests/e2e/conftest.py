@@ -7,28 +7,34 @@ import importlib.util
 if importlib.util.find_spec("docker") is not None:
     from tests.e2e.stack import (
         bytecode,
+        config,
         engine,
         image,
+        labels,
         mounted_pytest,
+        name,
+        ours,
         plain,
         proof,
         proof_file,
         stack,
-        target,
         tiny_models,
         workspace,
     )
 
     __all__ = [
         "bytecode",
+        "config",
         "engine",
         "image",
+        "labels",
         "mounted_pytest",
+        "name",
+        "ours",
         "plain",
         "proof",
         "proof_file",
         "stack",
-        "target",
         "tiny_models",
         "workspace",
     ]

@@ -21,9 +21,19 @@ from typing import Any
 import pytest
 
 from builder.project import default_project
-from tests.image.conftest import Ran, bytecode, engine, image, mounted_pytest, target
+from tests.image.conftest import (
+    Ran,
+    bytecode,
+    config,
+    engine,
+    image,
+    labels,
+    mounted_pytest,
+    name,
+    ours,
+)
 
-__all__ = ["bytecode", "engine", "image", "mounted_pytest", "target"]
+__all__ = ["bytecode", "config", "engine", "image", "labels", "mounted_pytest", "name", "ours"]
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS_SOURCE = Path(__file__).parent / "models"

@@ -90,18 +90,63 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+# Hides the worker, so that this holds in an image that has one. Last: it replaces find_spec.
+WITHOUT_WORKER = r"""
+import importlib.util as util
+real = util.find_spec
+util.find_spec = lambda name, package=None: (
+    None if name == "ddtree_overlay.sglang.worker" else real(name, package))
+refused = parse(["_check_ddtree_device"], *worker_flags)["refused"]
+util.find_spec = real
+"""
+
+ENUM = r"""
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm as Algorithm
+algorithm = Algorithm.from_string("ddtree")
+enum = {
+    "is DDTREE": algorithm is Algorithm.DDTREE,
+    "of its family": algorithm.is_ddtree() and algorithm.is_dflash_family(),
+    "no other": not (algorithm.is_dflash() or algorithm.is_dspark() or algorithm.is_eagle()),
+    "DFLASH is not": not Algorithm.DFLASH.is_ddtree(),
+}
+Algorithm.register("OURS", supports_overlap=True)(lambda args: None)
+try:
+    worker = algorithm.create_worker(None).__module__
+except ModuleNotFoundError as exc:
+    worker = exc.name
+enum["worker is ours"] = worker.startswith("ddtree_overlay")
+"""
+
+HELP = r"""
+import argparse
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+helps = {flag: a.help for a in parser._actions for flag in a.option_strings if "speculative" in flag}
+"""
+
+
 @pytest.fixture(scope="module")
-def parsed(image_python: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
+def found(image_python: Callable[[str], Any]) -> dict[str, Any]:
+    """Everything that is asked of the image's SGLang here, by one interpreter."""
     run = (
-        f"cases = json.loads({json.dumps(CASES)!r})\n"
-        "found = {name: parse(lifted, *flags) for name, (lifted, flags) in cases.items()}\n"
-        "print('\\nFOUND ' + json.dumps(found))\n"
+        f"cases, worker_flags = json.loads({json.dumps([CASES, [*DDTREE, *TREE]])!r})\n"
+        "parsed = {name: parse(lifted, *flags) for name, (lifted, flags) in cases.items()}\n"
+        f"{HELP}\n{WITHOUT_WORKER}\n{ENUM}\n"
+        "print('\\nFOUND ' + json.dumps(\n"
+        "    {'parsed': parsed, 'without_worker': refused, 'enum': enum, 'helps': helps}))\n"
     )
     ran = image_python(SETUP + run)
     assert ran.returncode == 0, ran.stderr[-2000:]
     (line,) = [text for text in ran.stdout.splitlines() if text.startswith("FOUND ")]
-    found: dict[str, dict[str, Any]] = json.loads(line.removeprefix("FOUND "))
-    return found
+    document: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
+    return document
+
+
+@pytest.fixture(scope="module")
+def parsed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    cases: dict[str, dict[str, Any]] = found["parsed"]
+    return cases
 
 
 def test_a_whole_tree_is_accepted_and_sets_the_verify_width(
@@ -160,54 +205,20 @@ def test_a_mistake_is_one_line_with_flag_and_value(
 
 
 def test_without_the_worker_valid_arguments_are_refused_before_weights_load(
-    image_python: Callable[[str], Any],
+    found: dict[str, Any],
 ) -> None:
-    # Hide the worker, so that this holds in an image that has one.
-    hide = (
-        "import importlib.util as util\n"
-        "real = util.find_spec\n"
-        "util.find_spec = lambda name, package=None: (\n"
-        "    None if name == 'ddtree_overlay.sglang.worker' else real(name, package))\n"
-    )
-    flags = [*DDTREE, *TREE]
-    ran = image_python(
-        SETUP + hide + f"print('SAID', parse(['_check_ddtree_device'], *{flags!r})['refused'])"
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    (said,) = [line for line in ran.stdout.splitlines() if line.startswith("SAID ")]
+    said = found["without_worker"]
     assert "arguments are valid" in said and "ddtree_overlay.sglang.worker" in said
 
 
-def test_the_enum_knows_ddtree_and_never_hands_it_to_dflash(
-    image_python: Callable[[str], Any],
-) -> None:
-    ran = image_python(
-        "from sglang.srt.speculative.spec_info import SpeculativeAlgorithm as Algorithm\n"
-        "algorithm = Algorithm.from_string('ddtree')\n"
-        "assert algorithm is Algorithm.DDTREE\n"
-        "assert algorithm.is_ddtree() and algorithm.is_dflash_family()\n"
-        "assert not (algorithm.is_dflash() or algorithm.is_dspark() or algorithm.is_eagle())\n"
-        "assert not Algorithm.DFLASH.is_ddtree()\n"
-        "Algorithm.register('OURS', supports_overlap=True)(lambda args: None)\n"
-        "try:\n"
-        "    worker = algorithm.create_worker(None).__module__\n"
-        "except ModuleNotFoundError as exc:\n"
-        "    worker = exc.name\n"
-        "assert worker.startswith('ddtree_overlay'), worker\n"
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
+def test_the_enum_knows_ddtree_and_never_hands_it_to_dflash(found: dict[str, Any]) -> None:
+    assert len(found["enum"]) == 5
+    assert [name for name, holds in found["enum"].items() if not holds] == []
 
 
-def test_the_help_text_names_algorithm_and_flags(image_python: Callable[[str], Any]) -> None:
-    ran = image_python(
-        "import argparse\n"
-        "from sglang.srt.server_args import ServerArgs\n"
-        "parser = argparse.ArgumentParser()\n"
-        "ServerArgs.add_cli_args(parser)\n"
-        "helps = {flag: a.help for a in parser._actions for flag in a.option_strings}\n"
-        "assert 'DDTREE' in helps['--speculative-algorithm']\n"
-        "assert 'DDTREE' in helps['--speculative-dflash-block-size']\n"
-        "for flag in ('budget', 'topk', 'allow-hybrid-unsafe'):\n"
-        "    assert helps['--speculative-ddtree-' + flag].startswith('DDTREE only'), flag\n"
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
+def test_the_help_text_names_algorithm_and_flags(found: dict[str, Any]) -> None:
+    helps = found["helps"]
+    assert "DDTREE" in helps["--speculative-algorithm"]
+    assert "DDTREE" in helps["--speculative-dflash-block-size"]
+    for flag in ("budget", "topk", "allow-hybrid-unsafe"):
+        assert helps["--speculative-ddtree-" + flag].startswith("DDTREE only"), flag

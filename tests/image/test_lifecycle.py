@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import docker
@@ -24,18 +23,9 @@ LONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(
-    engine: docker.DockerClient, image: str, bytecode: dict[str, Any]
-) -> Iterator[Appliance]:
-    with appliance(engine, image, bytecode) as started:
-        started.wait_ready()
-        yield started
-
-
-def schedulers(server: Appliance) -> list[int]:
+def schedulers(serving: Appliance) -> list[int]:
     """PIDs, inside, of what SGLang calls its schedulers."""
-    _, said = server.run(
+    _, said = serving.run(
         "sh", "-c", "grep -l scheduler /proc/[0-9]*/comm /proc/[0-9]*/cmdline; true"
     )
     return sorted(
@@ -43,24 +33,14 @@ def schedulers(server: Appliance) -> list[int]:
     )
 
 
-def test_the_healthcheck_of_the_image_sees_it(server: Appliance) -> None:
-    deadline = time.monotonic() + 60
-    health: dict[str, Any] = {}
-    while time.monotonic() < deadline and health.get("Status") != "healthy":
-        server.container.reload()
-        health = server.container.attrs["State"]["Health"]
-        time.sleep(1)
-    assert health["Status"] == "healthy", health
-
-
-def test_sigterm_lets_a_request_finish_and_takes_no_other(server: Appliance) -> None:
+def test_sigterm_lets_a_request_finish_and_takes_no_other(serving: Appliance) -> None:
     """Runs on the shared server and restarts it: `docker restart` is how an operator would."""
     pieces: list[str] = []
     finished: list[str | None] = []
     refused: list[int] = []
 
     def stream() -> None:
-        for event in server.events("/v1/completions", LONG):
+        for event in serving.events("/v1/completions", LONG):
             pieces.append(event["choices"][0]["text"])
             finished.append(event["choices"][0]["finish_reason"])
 
@@ -70,10 +50,10 @@ def test_sigterm_lets_a_request_finish_and_takes_no_other(server: Appliance) -> 
         assert thread.is_alive()
         time.sleep(0.02)
     seen = len(pieces)
-    server.container.kill("SIGTERM")
+    serving.container.kill("SIGTERM")
     while thread.is_alive():
         try:
-            answer = server.call("POST", "/v1/completions", {**LONG, "max_tokens": 4}, timeout=20)
+            answer = serving.call("POST", "/v1/completions", {**LONG, "max_tokens": 4}, timeout=20)
         except (OSError, http.client.HTTPException):
             break
         if answer.status == 503:
@@ -85,27 +65,23 @@ def test_sigterm_lets_a_request_finish_and_takes_no_other(server: Appliance) -> 
     assert finished[-1] == "length", "the request in flight was cut"
     assert len(pieces) > seen, "it had ended before the signal: nothing was tested"
     assert refused and set(refused[1:]) == {503}
-    assert server.wait_ended() == 0, server.logs()[-3000:]
+    assert serving.wait_ended() == 0, serving.logs()[-3000:]
 
 
-def test_it_starts_again(server: Appliance) -> None:
-    server.container.start()
-    server.wait_ready()
-    answer = server.post("/v1/completions", {**LONG, "max_tokens": 5})
+def test_it_starts_again(serving: Appliance) -> None:
+    answer = serving.post("/v1/completions", {**LONG, "max_tokens": 5})
     assert answer["usage"]["completion_tokens"] == 5
 
 
-def test_a_killed_scheduler_ends_the_container_with_an_error(server: Appliance) -> None:
+def test_a_killed_scheduler_ends_the_container_with_an_error(serving: Appliance) -> None:
     """The last test of the module: nothing but a restart follows."""
-    pids = schedulers(server)
+    pids = schedulers(serving)
     assert pids, "no scheduler was found"
-    code, said = server.run(
-        "python", "-c", f"import os; [os.kill(p, 9) for p in {pids[:1]}]", user="0"
-    )
+    code, said = serving.run("python", "-c", f"import os; [os.kill(p, 9) for p in {pids[:1]}]")
     assert code == 0, said
-    code = server.wait_ended(120)
-    assert 80 <= code < 90, (code, server.logs()[-3000:])
-    last = [line for line in server.logs().splitlines() if line.startswith("error: ")]
+    code = serving.wait_ended(120)
+    assert 80 <= code < 90, (code, serving.logs()[-3000:])
+    last = [line for line in serving.logs().splitlines() if line.startswith("error: ")]
     assert len(last) == 1, last
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.overlay.serve.test_profiles import NAMES
 
-pytestmark = pytest.mark.docker
+# The profiles' names are this tree's.
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("this_tree")]
 
 # Configurations without weights: arguments are resolved before any are read. One interpreter for all
 # profiles, because importing SGLang takes seconds. Each argv is parsed by SGLang's own parser as it

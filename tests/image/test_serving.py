@@ -1,6 +1,6 @@
 """The appliance as an operator runs it, on a CPU: settings by environment, any user, read-only root.
 
-One container serves the image's own tiny models with DDTREE and is asked everything here. It runs
+One container (`hardened`) serves the image's own tiny models with DDTREE and is asked everything here. It runs
 under a UID that the image does not know, on a read-only root, with an API key from a file.
 """
 
@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from typing import Any
 
-import docker
 import pytest
 
 from tests.deploy.metrics import not_exported, server_metric_names
 from tests.e2e.frontends import TOOL
-from tests.image.appliance import Appliance, appliance, readable
+from tests.image.appliance import Appliance
 from tests.image.bounded_load import Load
+from tests.image.conftest import KEY
 
 pytestmark = pytest.mark.docker
 
-KEY = "sk-a-key-that-must-not-be-seen-0123456789"
 CHAT = {
     "model": "tiny",
     "temperature": 0,
@@ -30,37 +27,6 @@ CHAT = {
     "messages": [{"role": "user", "content": "What is a tree?"}],
 }
 LOAD_SECONDS, FULL_LOAD_SECONDS = 30, 600
-
-
-@pytest.fixture(scope="module")
-def serving(
-    engine: docker.DockerClient,
-    image: str,
-    bytecode: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Appliance]:
-    key = readable(tmp_path_factory.mktemp("secret"), "key", KEY + "\n")
-    with appliance(
-        engine,
-        image,
-        bytecode,
-        environment={"DDTREE_API_KEY_FILE": "/run/secrets/key"},
-        volumes={str(key): {"bind": "/run/secrets/key", "mode": "ro"}},
-        key=KEY,
-        user="4711:0",
-        read_only=True,
-        tmpfs={"/tmp": "size=256m", "/var/cache/ddtree": "size=1g,mode=2775,gid=0,exec"},
-        shm_size="1g",
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true"],
-    ) as started:
-        # Before the model is there: alive, and not ready.
-        while started.probe("/livez") != 200:
-            started.container.reload()
-            assert started.container.status == "running", started.logs()[-4000:]
-        assert started.probe("/readyz") == 503
-        started.wait_ready()
-        yield started
 
 
 def test_completion_chat_and_stream(serving: Appliance) -> None:
@@ -125,13 +91,6 @@ def test_without_the_key_nothing_is_answered(serving: Appliance, path: str) -> N
         assert serving.call(method, path).status == 200
 
 
-def test_probes_are_open(serving: Appliance) -> None:
-    for path in ("/health", "/health/ddtree", "/metrics"):
-        assert serving.call("GET", path, key="").status == 200, path
-    for path in ("/livez", "/readyz", "/progressz", "/status", "/metrics"):
-        assert serving.call("GET", path, probe=True, key="").status == 200, path
-
-
 def test_the_secret_is_nowhere(serving: Appliance) -> None:
     """Neither in a command line, an environment, a log, an answer nor a file that we wrote."""
     said = serving.call("GET", "/server_info").text
@@ -144,23 +103,6 @@ def test_the_secret_is_nowhere(serving: Appliance) -> None:
     assert code == 0
     assert KEY not in said + dump
     assert "tiny" in dump  # the environment of a process was there to be read
-
-
-def test_health_generates_no_token_and_says_ready(serving: Appliance) -> None:
-    def prompts() -> float:
-        text = serving.call("GET", "/metrics").text
-        return sum(
-            float(v)
-            for v in re.findall(r"^sglang:num_requests_total\{.*\} (\S+)$", text, re.MULTILINE)
-        )
-
-    before = prompts()
-    for arguments in ((), ("--live",), ("--ready",), ("--progress",)):
-        code, said = serving.run("ddtree", "health", *arguments)
-        assert code == 0, said
-        assert said.count("\n") == 1
-    assert prompts() == before
-    assert before > 0
 
 
 def test_doctor_explains_in_the_running_container(serving: Appliance) -> None:

@@ -120,3 +120,25 @@ def test_a_server_is_not_its_own_worker() -> None:
     watching = WorkerWatch(20, lambda pid: "sglang::server")
     watching.lost([SERVER], 10, 0)
     assert watching.lost([], 10, 100) is None
+
+
+# What a fork looks like until it becomes a compiler or a prober, of a worker and of the server.
+@pytest.mark.parametrize("parent", [WORKER, SERVER])
+def test_a_fork_that_still_has_its_parents_title_is_no_worker(parent: Process) -> None:
+    fork = Process(13, parent.pid, 10, "S", 103)
+    titles = {10: "sglang::server", 11: "sglang::scheduler", 13: ""}
+    titles[13] = titles[parent.pid]
+    watching = WorkerWatch(20, lambda pid: titles[pid])
+    assert watching.lost([SERVER, WORKER, fork], 10, 0) is None
+    assert watching.lost([SERVER, WORKER], 10, 1) is None
+    assert watching.lost([SERVER, WORKER], 10, 30) is None
+
+
+def test_a_worker_that_another_worker_started_is_one() -> None:
+    """SGLang's data-parallel controller starts the schedulers."""
+    below = Process(13, 11, 10, "S", 103)
+    titles = {10: "server", 11: "sglang::data_parallel_controller", 13: "sglang::scheduler_DP0"}
+    watching = WorkerWatch(20, lambda pid: titles[pid])
+    assert watching.lost([SERVER, WORKER, below], 10, 0) is None
+    assert watching.lost([SERVER, WORKER], 10, 1) is None
+    assert watching.lost([SERVER, WORKER], 10, 30) == "sglang::scheduler_DP0 (process 13)"

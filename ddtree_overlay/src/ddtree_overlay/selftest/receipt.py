@@ -31,7 +31,7 @@ NOT_PROVEN: Mapping[str, tuple[str, ...]] = {
         *_ALWAYS,
     ),
     "cuda": (
-        "GPU qualification: that is tests/gpu and benchmarks/on_gpu.py, with receipts of their own",
+        "each kernel by itself, and its speed: that is tests/gpu and benchmarks/on_gpu.py",
         "GPUs beyond the tensor-parallel ranks named here, and links between them (ddtree doctor)",
         "seeded sampling: seeds need --enable-deterministic-inference, which serving does not use",
         "tokens where two are tied in bfloat16: either is taken for right",

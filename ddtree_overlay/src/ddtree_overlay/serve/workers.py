@@ -35,7 +35,9 @@ class WorkerWatch:
                     self._seen.setdefault(key, "a child of the server")
             elif process.pid != server and key not in self._seen:
                 name = self._title_of(process.pid)
-                if name.startswith(_WORKER_TITLE):
+                # A fork has its parent's title until it becomes another program (a compiler, a
+                # prober), and ends whenever it likes.
+                if name.startswith(_WORKER_TITLE) and name != self._title_of(process.parent):
                     self._seen[key] = name.split()[0]
         for key, name in self._seen.items():
             known = table.get(key)

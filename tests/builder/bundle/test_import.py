@@ -557,7 +557,11 @@ def test_files_swapped_between_check_and_load(place: Place, swapped: str) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_loading(place: Place, number: signal.Signals) -> None:
     child = subprocess.Popen(
-        ["bash", str(place.bundle / "import.sh"), "--key", str(place.key.public)],
+        # A run in the background ignores SIGINT, and what it starts would too.
+        [
+            *("env", "--default-signal=INT", "bash", str(place.bundle / "import.sh")),
+            *("--key", str(place.key.public)),
+        ],
         env={**place.env(), "STUB_SLOW": "1", "TMPDIR": str(place.store)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -150,8 +150,10 @@ def test_a_line_that_is_dead_and_then_mended(
     assert_whole(served.host, layout, tmp_path)
 
 
+# A run in the background ignores SIGINT, and what it starts would too.
 PUSH = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from builder.oci.model import Descriptor, ImageLayout
 from builder.registry.layout import push_layout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ddtree_overlay.selftest.server import free_port
 from ddtree_overlay.serve.launch_spec import Launch
 from tests.overlay.conftest import OVERLAY
 
@@ -45,12 +45,6 @@ def fail(*_):
     raise RuntimeError("the test's")
 {name} = fail
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,6 +24,7 @@ TERM_SECONDS = 5.0
 KILL_SECONDS = 10.0
 LOG_LINES = 12
 LINE_CHARACTERS = 400
+FIRST_PORT, TRIES = 15000, 200
 
 
 class Server:
@@ -130,10 +133,24 @@ def _running(group: int) -> bool:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port of 127.0.0.1 that nobody has now, below those of outgoing connections: the kernel
+    would hand one of these to anybody before a server has started. Raises OSError if all are taken.
+    """
+    for port in random.sample(range(FIRST_PORT, _first_outgoing()), TRIES):
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"no free port of {TRIES} tried")
+
+
+def _first_outgoing() -> int:
+    """ip(7), ip_local_port_range."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
+    # A host may have moved it down to where no room is left below.
+    return first if first >= FIRST_PORT + TRIES else 32768
 
 
 def program(environment: Mapping[str, str]) -> list[str]:

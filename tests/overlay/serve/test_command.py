@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from ddtree_overlay.selftest.server import free_port
 from ddtree_overlay.serve.cli import COMMANDS
 from tests.overlay.compiler import require_compiler
 from tests.overlay.doctor.fake_host import FakeGpu, FakeHost, gpus
 from tests.overlay.doctor.model_files import DRAFTER, TARGET, write_model
 from tests.overlay.doctor.nvml import Run, compile_stub, environment_of, run
-from tests.overlay.serve.appliance import free_port, until
+from tests.overlay.serve.appliance import until
 
 # One of them, by somebody else.
 OCCUPIED = (*gpus(7), FakeGpu(7, used_mib=90_000))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ddtree_overlay.selftest.server import free_port
 from ddtree_overlay.serve import state_file
 from ddtree_overlay.serve.errors import UsageError
 from ddtree_overlay.serve.health import health_command
 from ddtree_overlay.serve.probes import Probes
 from ddtree_overlay.serve.state_file import State, read_state, remove_state, write_state
 from ddtree_overlay.serve.status import Answer
-from tests.overlay.serve.appliance import free_port
 
 Output = pytest.CaptureFixture[str]
 

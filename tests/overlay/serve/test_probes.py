@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ddtree_overlay.selftest.server import free_port
 from ddtree_overlay.serve import metrics_text
 from ddtree_overlay.serve import probes as module
 from ddtree_overlay.serve.errors import ProbePortError
@@ -27,7 +28,7 @@ from ddtree_overlay.serve.metrics_text import (
 from ddtree_overlay.serve.poll import parse_answer
 from ddtree_overlay.serve.probes import Probes
 from ddtree_overlay.serve.status import Answer, Phase, Status
-from tests.overlay.serve.appliance import free_port, until
+from tests.overlay.serve.appliance import until
 
 PATHS = ["/livez", "/readyz", "/progressz", "/status", "/metrics"]
 

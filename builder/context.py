@@ -25,7 +25,7 @@ _OVERLAY_ONLY = {"patches", "build", "dist"}
 
 # Scripts of early, expensive layers are staged apart: a change of an audit rule must not
 # reinstall torch.
-EARLY_STEPS = ("prune.py", "settle.py", "toolchain.py", "unpack.py")
+EARLY_STEPS = ("fatbin.py", "prune.py", "settle.py", "toolchain.py", "unpack.py")
 
 
 @dataclass(frozen=True)

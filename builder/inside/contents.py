@@ -63,7 +63,7 @@ def inspect(path: Path, name: str) -> Contents:
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
             digest = record_digest(data)
             if data[:4] != MAGIC:
-                return Contents(digest, secret=_secret(data) if size <= _TEXT_LIMIT else "")
+                return Contents(digest, secret=_secret(data[:]) if size <= _TEXT_LIMIT else "")
             try:
                 elf = parse_elf(handle, name, is_torch_symbol)
                 return Contents(digest, replace(elf, code=device_code(data)))
@@ -79,8 +79,8 @@ def record_digest(data: bytes | mmap.mmap) -> str:
     return f"sha256={value.decode()}"
 
 
-def _secret(data: mmap.mmap) -> str:
+def _secret(data: bytes) -> str:
     for mark, form, what in _SECRETS:
-        if data.find(mark) >= 0 and form.search(data):
+        if mark in data and form.search(data):
             return what
     return ""

@@ -23,6 +23,7 @@ _ENTRY_VERSION = 0x101
 _MAX_VERSION, _MAX_HEADER = 0xFF, 0x400
 _EXACT, _FAMILY = 0x100000, 0x200000  # sm_120a, sm_120f
 _KINDS = {1: "ptx", 2: "cubin", 8: "lto"}
+_PIECE = 1 << 20
 _PREFIX = {"ptx": "compute_", "cubin": "sm_", "lto": "lto_"}
 
 
@@ -85,8 +86,22 @@ def device_code(data: bytes | mmap) -> tuple[Code, ...]:
     return tuple(sorted(Code(*key, *sums) for key, sums in found.items()))
 
 
+def find(data: bytes | mmap, what: bytes, start: int = 0) -> int:
+    """`data.find(what, start)`, for a mapping as well.
+
+    mmap.find looks one byte past the end (CPython searches as in a bytes object, which has a NUL
+    there): where a file ends with a page and nothing is mapped behind it, the process dies.
+    """
+    while start < len(data):
+        at = data[start : start + _PIECE + len(what) - 1].find(what)
+        if at >= 0:
+            return start + at
+        start += _PIECE
+    return -1
+
+
 def _entries(data: bytes | mmap) -> Iterator[tuple[int, int, int, tuple[int, int], int]]:
-    start = data.find(_MAGIC)
+    start = find(data, _MAGIC)
     while start >= 0:
         end = start + len(_MAGIC)
         if start + _CONTAINER.size <= len(data):
@@ -98,7 +113,7 @@ def _entries(data: bytes | mmap) -> Iterator[tuple[int, int, int, tuple[int, int
                 yield from _walk(data, start + header, end)
             elif 1 < version <= _MAX_VERSION and _CONTAINER.size <= header <= _MAX_HEADER:
                 raise FatbinError(f"the fat binary at byte {start} is of unknown version {version}")
-        start = data.find(_MAGIC, end)
+        start = find(data, _MAGIC, end)
 
 
 def _is_entry(data: bytes | mmap, at: int) -> bool:

@@ -1,6 +1,6 @@
 """Remove from site-packages what sm_120 can never use, by a list of rules with reasons.
 
-Runs in a build stage, also as a plain script: standard library only, no import of its own package.
+Runs in a build stage, also as a plain script: the standard library and fatbin.py beside it.
 A rule that matches nothing is an error (a dead rule hides that upstream moved the file), and a rule
 may name the architecture its files must hold no code for, which is checked before they go.
 """
@@ -26,6 +26,12 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if __package__:
+    from builder.inside.fatbin import find
+else:  # a build stage has both files in one folder, which an isolated Python does not look into
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from fatbin import find  # type: ignore[import-not-found, no-redef]
 
 PRUNE_FAILED = 58
 _KEYS = {"paths", "scripts", "reason", "variants", "no_code_for", "link_to"}
@@ -225,7 +231,7 @@ def device_code(path: Path) -> set[tuple[int, int, int]]:
         if path.stat().st_size < _FATBIN.size:
             return found
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            start = data.find(_FATBIN_MAGIC)
+            start = find(data, _FATBIN_MAGIC)
             while start >= 0:
                 end = start + 4
                 if start + _FATBIN.size <= len(data):
@@ -238,7 +244,7 @@ def device_code(path: Path) -> set[tuple[int, int, int]]:
                             f"{path}: fat binary of version {version}, header {header} and payload"
                             f" {size} at byte {start} cannot be read; prune.py knows version 1"
                         )
-                start = data.find(_FATBIN_MAGIC, end)
+                start = find(data, _FATBIN_MAGIC, end)
     return found
 
 

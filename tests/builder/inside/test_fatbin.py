@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
+from pathlib import Path
 
 import pytest
 
-from builder.inside.fatbin import Code, FatbinError, device_code
+from builder.inside import prune
+from builder.inside.contents import inspect
+from builder.inside.fatbin import Code, FatbinError, device_code, find
 from tests.builder.inside.tree import fatbin
 
 EXACT, FAMILY = 0x100000, 0x200000
+PAGE, PIECE = mmap.PAGESIZE, 1 << 20
 # The first entry of libnccl.so.2 2.28.9 (CUDA 13.0), as it lies in the file: PTX ISA 9.0 for
 # sm_120, compressed, with a header of 112 bytes.
 NCCL_PTX = struct.pack("<HHIQIIHHIIIQ", 1, 0x101, 112, 16, 3772, 64, 0, 9, 120, 0, 0, 0x8011)
@@ -103,3 +108,38 @@ def test_the_magic_number_alone_is_no_fat_binary(data: bytes) -> None:
 def test_code_that_cannot_be_read_is_no_absence(data: bytes, words: str) -> None:
     with pytest.raises(FatbinError, match=words):
         device_code(data)
+
+
+# -- mappings ------------------------------------------------------------------------------------
+
+
+class Guarded(mmap.mmap):
+    """The searches of a mapping look one byte past its end, where nothing need be mapped."""
+
+    def find(self, *_: object) -> int:
+        raise AssertionError("a mapping's own search may kill the process")
+
+    rfind = find
+
+
+@pytest.mark.parametrize("before", [0, PAGE - 2, PIECE - 2, PIECE - 1, PIECE, 2 * PIECE + 5])
+def test_what_straddles_pieces_is_found(before: int, tmp_path: Path) -> None:
+    content = b"x" * before + b"MARK" + b"y" * 7 + b"MARK"
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for start in (0, before, before + 1, before + 20):
+            assert find(data, b"MARK", start) == content.find(b"MARK", start)
+        assert find(data, b"NONE") == -1
+
+
+def test_no_mapping_is_searched_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of whole pages, as they end where a neighbour may be missing."""
+    monkeypatch.setattr(mmap, "mmap", Guarded)
+    elf = tmp_path / "lib.so"
+    elf.write_bytes((b"\x7fELF" + b"\0" * PAGE)[:PAGE])
+    text = tmp_path / "text"
+    text.write_bytes(b"-----BEGIN PRIVATE KEY-----\n" + b"A" * PAGE)
+    for path in (elf, text):
+        inspect(path, path.name)
+    assert prune.device_code(elf) == set()

@@ -190,7 +190,9 @@ def test_a_push_that_is_killed(
     assert to(served.host).manifest(manifest.digest) is None
     progress = Progress(blob_bytes(layout))
     push_layout(layout, to(served.host), progress)
-    assert (progress.skipped_bytes, progress.sent_bytes) == (have, blob_bytes(layout) - have)
+    # One whose last byte had arrived may be there only a moment after the push has died.
+    assert have <= progress.skipped_bytes <= have + LAYER
+    assert progress.sent_bytes == blob_bytes(layout) - progress.skipped_bytes
     assert_whole(served.host, layout, tmp_path)
 
 

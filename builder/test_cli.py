@@ -186,11 +186,12 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
                 raise ChecksFailedError(
                     f"image tests {target.name}: {run.problem}", "the failures are listed above"
                 )
-            if options.record:
-                commit_receipts(project, subject)
             if options.full or target.name == IMAGE_TARGETS[0]:
                 anew: NoCache = "all" if options.full else "ours"
                 prove_reproducible(project, target, engine, first.reference, anew=anew)
+            # Last: it changes the tree, and a second build would be of another revision.
+            if options.record:
+                commit_receipts(project, subject)
         finally:
             if options.tight:
                 _drop(project, engine, target, first.reference)

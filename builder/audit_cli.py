@@ -9,7 +9,7 @@ from builder import console
 from builder.audit_image import audit_folder, audit_reference, pins_of
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
-from builder.errors import AuditFailedError
+from builder.errors import AuditFailedError, HostFileError
 from builder.pins import load_shared
 from builder.project import Project
 
@@ -58,6 +58,8 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     folder = Path(args.what)
     if folder.is_dir():
         audited = audit_folder(folder.absolute(), pins)
+    elif args.what.startswith(("/", ".", "~")):  # no reference of an image begins so
+        raise HostFileError(f"{args.what}: no such folder", "check the path")
     else:
         shared = load_shared(project)
         with acquire(project, shared, args.engine, need_gib=1) as engine:

@@ -70,12 +70,6 @@ def measure(engine: Engine, reference: str, *, epoch: int, threads: int | None =
         )
 
 
-def image_digest(engine: Engine, reference: str, *, epoch: int) -> tuple[str, str]:
-    """(manifest digest, rootfs hash) that an export of the image would have."""
-    found = measure(engine, reference, epoch=epoch)
-    return found.manifest.digest, found.rootfs
-
-
 def _export(
     engine: Engine,
     reference: str,

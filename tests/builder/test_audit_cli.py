@@ -14,7 +14,7 @@ import pytest
 
 from builder import audit_cli
 from builder.audit_image import MANIFEST, _luggage, audit_folder, pins_of
-from builder.errors import AuditFailedError, UnknownVariantError
+from builder.errors import AuditFailedError, HostFileError, UnknownVariantError
 from builder.inside.target import TargetError, parse_target, target_of_manifest
 from builder.project import default_project
 from tests.builder.inside.conftest import pristine, tree
@@ -51,6 +51,15 @@ def test_a_clean_folder_passes_against_its_own_manifest(
     out = capsys.readouterr().out
     assert "audit of cu130" in out
     assert "JIT005  not run" in out
+
+
+@pytest.mark.parametrize("what", ["/absent/folder", "./absent", "../absent", "~/absent"])
+def test_a_folder_that_is_not_there_asks_no_engine(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_cli, "acquire", lambda *_, **__: pytest.fail("an engine was asked"))
+    with pytest.raises(HostFileError, match="no such folder"):
+        run(what)
 
 
 def test_findings_end_in_51_with_the_table_first(

@@ -23,7 +23,7 @@ from builder.errors import (
     TamperedError,
 )
 from builder.oci import export, spool
-from builder.oci.export import export_image, image_digest
+from builder.oci.export import export_image, measure
 from builder.oci.layout import verify_layout
 from builder.project import Project, default_project
 from tests.builder.oci.archives import EPOCH, Member, Stream, save
@@ -146,10 +146,10 @@ def _names(folder: Path) -> list[str]:
 
 
 def test_the_digest_without_an_export_is_the_exports(project: Project, images: Images) -> None:
-    digest, rootfs = image_digest(images.engine, "one", epoch=EPOCH)
+    found = measure(images.engine, "one", epoch=EPOCH)
     assert not project.cache.exists()
     layout = export_image(project, images.engine, "one", epoch=EPOCH)
-    assert (layout.manifest.digest, layout.rootfs) == (digest, rootfs)
+    assert (layout.manifest.digest, layout.rootfs) == (found.manifest.digest, found.rootfs)
 
 
 def test_another_epoch_or_a_missing_blob_is_made_anew(project: Project, images: Images) -> None:

@@ -97,7 +97,7 @@ class Transfers:
                     )
                 self.runs[run] = crossing(got, layout, self.place)
         finally:
-            build_transfer.forget(engine, references)
+            engine.forget(*references)
 
     def exported(self) -> dict[str, Any]:
         """For the page: the first image's layers, and which of them the update changed."""
@@ -200,5 +200,5 @@ class Session:
             with acquire(self.project, self.target.shared, self.mode, need_gib=0) as engine:
                 now = engine.client.images.get(f"{name}:{self.target.name}")
                 if now.id != result["image_id"]:
-                    build_transfer.forget(engine, now.tags)
+                    engine.forget(*now.tags)
                     engine.client.images.get(result["reference"]).tag(name, self.target.name)

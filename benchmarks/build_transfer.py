@@ -173,10 +173,3 @@ def pull(engine: Engine, registry: LocalRegistry, reference: str, layout: ImageL
 def digests(layout: ImageLayout) -> frozenset[str]:
     """Of its layers."""
     return frozenset(layer.digest for layer in layout.layers())
-
-
-def forget(engine: Engine, references: Sequence[str]) -> None:
-    """Remove images from the engine; those that it lacks are no failure."""
-    for reference in references:
-        with suppress(docker.errors.ImageNotFound):
-            engine.client.images.remove(reference, force=True)

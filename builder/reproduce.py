@@ -146,8 +146,8 @@ def prove_reproducible(
 ) -> str:
     """Build `target` a second time (second_build) and compare it with the image `reference`.
 
-    Returns what both are: with `anew` all, their digest, else its fingerprint. The second image is
-    removed. Raises NotReproducibleError, BuildFailedError.
+    Returns what both are: with `anew` all, their digest, else its fingerprint. The second image's
+    names are removed. Raises NotReproducibleError, BuildFailedError.
     """
     epoch, digest = target.shared.source_date_epoch, anew == "all"
     name = f"ddtree-second-{target.name}"
@@ -159,8 +159,7 @@ def prove_reproducible(
         with console.step(f"what identifies {local}"):
             compare(first, snapshot(engine, local, epoch=epoch, digest=digest))
     finally:
-        for image in engine.client.images.list(name=name):
-            engine.client.images.remove(str(image.id), force=True)
+        engine.forget(*engine.names(name))
         shutil.rmtree(folder, ignore_errors=True)
     console.info(f"{target.name}: two builds, one image: {first.identity}")
     return first.identity

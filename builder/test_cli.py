@@ -21,7 +21,7 @@ from builder.project import Project
 from builder.render import check_render
 from builder.reproduce import prove_reproducible
 from builder.suites import known_suites, run_pytest
-from builder.test_image import as_text, commit_receipts, conclude, find, run_suites
+from builder.test_image import Subject, as_text, commit_receipts, conclude, find, run_suites
 from builder.test_image_cli import ONLY_IMAGE, add_image_options, test_one
 
 # What fits one run: the whole cu130 image and the cu128 path without unreachable sources.
@@ -115,8 +115,11 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     targets = [t for t in all_targets(project) if t.name in IMAGE_TARGETS]
     if args.image:
         targets = [t for t in targets if t.name == args.image]
-    for target in sorted(targets, key=lambda t: IMAGE_TARGETS.index(t.name)):
-        image_tests(project, target, options)
+    targets.sort(key=lambda t: IMAGE_TARGETS.index(t.name))
+    tested = [image_tests(project, target, options) for target in targets]
+    # Last: it changes the tree, and whatever is built after that is of no commit.
+    for subject in tested if options.record else ():
+        commit_receipts(project, subject)
     console.info("all checks passed")
     return 0
 
@@ -150,7 +153,7 @@ def unit_tests(project: Project, options: Options) -> None:
     _pytest(project, ["tests", "-m", marks], "unit tests")
 
 
-def image_tests(project: Project, target: Target, options: Options) -> None:
+def image_tests(project: Project, target: Target, options: Options) -> Subject:
     """Build one image, then test it from inside the engine's network."""
     choice = BuildOptions(
         mirrors={},
@@ -189,9 +192,7 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
             if options.full or target.name == IMAGE_TARGETS[0]:
                 anew: NoCache = "all" if options.full else "ours"
                 prove_reproducible(project, target, engine, first.reference, anew=anew)
-            # Last: it changes the tree, and a second build would be of another revision.
-            if options.record:
-                commit_receipts(project, subject)
+            return subject
         finally:
             if options.tight:
                 _drop(project, engine, target, first.reference)
@@ -200,8 +201,7 @@ def image_tests(project: Project, target: Target, options: Options) -> None:
 def _drop(project: Project, engine: Engine, target: Target, reference: str) -> None:
     console.info(f"dropping {reference} and the build cache")
     local = f"{target.shared.project.image_name}:{target.name}"
-    for name in (reference, local):
-        engine.client.images.remove(name, force=True)
+    engine.forget(reference, local)
     engine.client.api.prune_builds(all=True)
     forget_layers(project)
 

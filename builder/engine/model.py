@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import docker
+import docker.errors
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,19 @@ class Engine:
     def in_network(self, *args: str) -> list[str]:
         """Any command, run where the engine's published ports are (on 127.0.0.1)."""
         return [*self.enter, *args]
+
+    def forget(self, *names: str) -> None:
+        """Take names from the engine; an image goes with its last one. Absent ones are no failure.
+
+        `NAME:TAG` or `NAME@DIGEST`, never an id: that takes all names of an image, and two builds
+        of one commit are one image.
+        """
+        for name in names:
+            with suppress(docker.errors.ImageNotFound):
+                self.client.images.remove(name, force=True)
+
+    def names(self, repository: str) -> list[str]:
+        """`NAME:TAG` of every image here whose NAME is `repository`."""
+        images = self.client.images.list(name=repository)
+        found = {str(tag) for image in images for tag in image.tags}
+        return sorted(tag for tag in found if tag.rpartition(":")[0] == repository)

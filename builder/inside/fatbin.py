@@ -111,8 +111,8 @@ def _entries(data: bytes | mmap) -> Iterator[tuple[int, int, int, tuple[int, int
                 if end > len(data):
                     raise FatbinError(f"the fat binary at byte {start} is cut off")
                 yield from _walk(data, start + header, end)
-            elif 1 < version <= _MAX_VERSION and _CONTAINER.size <= header <= _MAX_HEADER:
-                raise FatbinError(f"the fat binary at byte {start} is of unknown version {version}")
+            elif _is_unknown(data, start, version, header):
+                raise FatbinError(f"the fat binary at byte {start} is of an unknown version")
         start = find(data, _MAGIC, end)
 
 
@@ -122,6 +122,18 @@ def _is_entry(data: bytes | mmap, at: int) -> bool:
         return False
     _, version, header, *_ = _ENTRY.unpack_from(data, at)
     return bool(version == _ENTRY_VERSION and _ENTRY.size <= header <= _MAX_HEADER)
+
+
+def _is_unknown(data: bytes | mmap, start: int, version: int, header: int) -> bool:
+    """Whether a container of another version starts here, or one with entries of another."""
+    if not (1 <= version <= _MAX_VERSION and _CONTAINER.size <= header <= _MAX_HEADER):
+        return False
+    if (version, header) != (1, _CONTAINER.size):
+        return True
+    if start + header + _ENTRY.size > len(data):
+        return False
+    _, entry, size, *_ = _ENTRY.unpack_from(data, start + header)
+    return bool(entry >> 8 == _ENTRY_VERSION >> 8 and _ENTRY.size <= size <= _MAX_HEADER)
 
 
 def _walk(

@@ -16,7 +16,6 @@ import json
 import mmap
 import os
 import re
-import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,22 +27,18 @@ else:
     import tomli as tomllib
 
 if __package__:
-    from builder.inside.fatbin import find
+    from builder.inside.fatbin import Code, FatbinError, device_code
 else:  # a build stage has both files in one folder, which an isolated Python does not look into
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from fatbin import find  # type: ignore[import-not-found, no-redef]
+    from fatbin import (  # type: ignore[import-not-found, no-redef]
+        Code,
+        FatbinError,
+        device_code,
+    )
 
 PRUNE_FAILED = 58
 _KEYS = {"paths", "scripts", "reason", "variants", "no_code_for", "link_to"}
 _KEYS |= {"optional", "optional_reason"}
-# A fat binary: magic, version 1, header size, payload size; then entries, each with kind, header
-# size, payload size, and at fixed places the architecture and flags (as cuobjdump names them).
-_FATBIN = struct.Struct("<IHHQ")
-_FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
-# Beyond these the magic number is an operand in the runtime's own code, no header.
-_MAX_VERSION, _MAX_HEADER = 0xFF, 0x400
-_KIND_PTX, _KIND_CUBIN = 1, 2
-_EXACT_ARCH, _FAMILY_ARCH = 0x100000, 0x200000  # sm_120a, sm_120f
 
 
 class PruneError(Exception):
@@ -198,65 +193,30 @@ def _sizes(site: Path, names: set[str]) -> dict[str, int]:
 
 
 def _prove(path: Path, name: str, architecture: int) -> None:
-    entries = device_code(path)
-    if not entries:
+    try:
+        found = _code(path)
+    except FatbinError as exc:
+        raise PruneError(f"{name}: {exc}: what it holds is not known") from None
+    if not found:
         raise PruneError(f"{name}: holds no device code that no_code_for could speak of")
-    usable = sorted({text for text, fits in (_describe(e, architecture) for e in entries) if fits})
+    usable = sorted({code.name for code in found if _usable(code, architecture)})
     if usable:
         raise PruneError(f"{name}: holds code that sm_{architecture} runs: {', '.join(usable)}")
 
 
-def _describe(entry: tuple[int, int, int], device: int) -> tuple[str, bool]:
-    """A name for a fat binary's entry, and whether a device of that architecture can run it."""
-    kind, architecture, flags = entry
-    suffix = "a" if flags & _EXACT_ARCH else "f" if flags & _FAMILY_ARCH else ""
-    same_major = architecture // 10 == device // 10
-    if kind == _KIND_CUBIN:
-        exact = architecture == device if suffix == "a" else architecture <= device
-        return f"sm_{architecture}{suffix}", same_major and exact
-    if kind == _KIND_PTX:
-        fits = {"a": architecture == device, "f": same_major}.get(suffix, True)
-        return f"compute_{architecture}{suffix}", fits and architecture <= device
-    return f"kind {kind} for {architecture}", True  # unknown: never claim that it is unusable
+def _code(path: Path) -> tuple[Code, ...]:
+    if not path.stat().st_size:  # cannot be mapped
+        return ()
+    with (
+        path.open("rb") as handle,
+        mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return device_code(data)
 
 
-def device_code(path: Path) -> set[tuple[int, int, int]]:
-    """(kind, architecture, flags) of every entry of every fat binary in a file, compressed or not.
-
-    Only headers are read, so a library of a gigabyte takes about a second. Raises PruneError for a
-    version that is unknown here: code that is overlooked would look unusable.
-    """
-    found: set[tuple[int, int, int]] = set()
-    with path.open("rb") as handle:
-        if path.stat().st_size < _FATBIN.size:
-            return found
-        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            start = find(data, _FATBIN_MAGIC)
-            while start >= 0:
-                end = start + 4
-                if start + _FATBIN.size <= len(data):
-                    _, version, header, size = _FATBIN.unpack_from(data, start)
-                    if version == 1 and header == _FATBIN.size and start + 16 + size <= len(data):
-                        end = start + header + size
-                        _entries(data, start + header, end, found)
-                    elif version <= _MAX_VERSION and _FATBIN.size <= header <= _MAX_HEADER:
-                        raise PruneError(
-                            f"{path}: fat binary of version {version}, header {header} and payload"
-                            f" {size} at byte {start} cannot be read; prune.py knows version 1"
-                        )
-                start = find(data, _FATBIN_MAGIC, end)
-    return found
-
-
-def _entries(data: mmap.mmap, at: int, end: int, found: set[tuple[int, int, int]]) -> None:
-    while at + 48 <= end:
-        kind, _, header, size = struct.unpack_from("<HHIQ", data, at)
-        (architecture,) = struct.unpack_from("<I", data, at + 28)
-        (flags,) = struct.unpack_from("<Q", data, at + 40)
-        found.add((kind, architecture, flags & (_EXACT_ARCH | _FAMILY_ARCH)))
-        if header + size == 0:
-            break
-        at += header + size
+def _usable(code: Code, device: int) -> bool:
+    """What is neither machine code nor PTX counts: never claim of the unknown that it is not."""
+    return code.kind not in ("cubin", "ptx") or code.native(device) or code.jit(device)
 
 
 def _owners(site: Path, names: set[str]) -> list[Path]:

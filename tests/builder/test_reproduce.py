@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import docker.errors
 import pytest
 
 from builder import proc, reproduce
 from builder.bake import NoCache
+from builder.engine import Engine
 from builder.errors import BuildFailedError, NotReproducibleError, ToolMissingError
 from builder.oci.produce import produce
 from builder.pins import load_target
@@ -194,37 +197,46 @@ def test_the_layers_that_the_engine_has_are_known_to_the_second_cache(
 
 
 class Images:
-    """An engine's images by name, as far as the proof looks at them."""
+    """An engine's images: names of ids. An id is removed with all its names, as engines do it."""
 
-    def __init__(self) -> None:
-        self.here = {"ddtree-second-cu130": "sha256:2"}
+    def __init__(self, here: dict[str, str]) -> None:
+        self.here = here
 
     def list(self, name: str) -> list[Any]:
-        return [SimpleNamespace(id=self.here[name])] if name in self.here else []
+        found = {known for full, known in self.here.items() if full.split(":")[0] == name}
+        return [SimpleNamespace(id=known, tags=self._names(known)) for known in sorted(found)]
+
+    def _names(self, known: str) -> builtins.list[str]:
+        return [name for name, same in self.here.items() if same == known]
 
     def remove(self, image: str, force: bool) -> None:
-        self.here = {name: known for name, known in self.here.items() if known != image}
+        gone = [name for name, known in self.here.items() if image in (name, known)]
+        if not gone:
+            raise docker.errors.ImageNotFound(f"No such image: {image}")
+        for name in gone:
+            del self.here[name]
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_the_second_image_and_its_folder_are_gone_whatever_comes_out(
+def test_only_the_first_image_remains_whatever_comes_out(
     equal: bool, repository: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DDTREE_CACHE", str(tmp_path))
-    images = Images()
+    first, second = "ddtree-appliance:tag", "ddtree-second-cu130:tag"
+    images = Images({first: "sha256:1", second: "sha256:1" if equal else "sha256:2"})
     shots = {
-        "first": shot(*FILES),
-        "second": shot(*FILES) if equal else shot(*FILES, Member("more", b"")),
+        first: shot(*FILES),
+        second: shot(*FILES) if equal else shot(*FILES, Member("more", b"")),
     }
     monkeypatch.setattr(reproduce, "snapshot", lambda engine, name, **options: shots[name])
-    monkeypatch.setattr(reproduce, "second_build", lambda *given, **options: "second")
-    engine: Any = SimpleNamespace(client=SimpleNamespace(images=images))
+    monkeypatch.setattr(reproduce, "second_build", lambda *given, **options: second)
+    engine = Engine("existing", cast(Any, SimpleNamespace(images=images)), {}, {}, "docker")
     target = load_target(default_project(), "cu130")
     if equal:
-        digest = prove_reproducible(repository, target, engine, "first", anew="ours")
-        assert digest == shots["first"].identity
+        digest = prove_reproducible(repository, target, engine, first, anew="ours")
+        assert digest == shots[first].identity
     else:
         with pytest.raises(NotReproducibleError, match="/more: only in the second"):
-            prove_reproducible(repository, target, engine, "first", anew="ours")
-    assert images.here == {}
+            prove_reproducible(repository, target, engine, first, anew="ours")
+    assert images.here == {first: "sha256:1"}
     assert not list(tmp_path.glob("second-*"))

@@ -100,7 +100,9 @@ def test_the_magic_number_alone_is_no_fat_binary(data: bytes) -> None:
     ("data", "words"),
     [
         (fatbin((2, 120, 0))[:-1], "cut off"),
-        (fatbin((2, 120, 0), version=2), "unknown version 2"),
+        (fatbin((2, 120, 0), version=2), "unknown version"),
+        (fatbin((2, 120, 0), header=24), "unknown version"),
+        (fatbin((2, 120, 0), entry_version=0x102), "unknown version"),
         (_longer_than_its_container(), "damaged"),
         (fatbin((2, 120, 0), (2, 90, 0))[:-80] + b"y" * 80, "damaged"),
     ],
@@ -142,4 +144,8 @@ def test_no_mapping_is_searched_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
     text.write_bytes(b"-----BEGIN PRIVATE KEY-----\n" + b"A" * PAGE)
     for path in (elf, text):
         inspect(path, path.name)
-    assert prune.device_code(elf) == set()
+    big = tmp_path / "site/pkg/big.so"
+    big.parent.mkdir(parents=True)
+    big.write_bytes(elf.read_bytes())
+    with pytest.raises(prune.PruneError, match="no device code"):
+        prune.prune(big.parents[1], [prune.Rule(("pkg/*",), "x", no_code_for="sm_120")], "cu130")

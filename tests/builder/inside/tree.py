@@ -94,13 +94,14 @@ def fatbin(
     *entries: tuple[int, int, int],
     version: int = 1,
     header: int = 16,
+    entry_version: int = 0x101,
     isa: tuple[int, int] = (9, 0),
 ) -> bytes:
     """A fat binary with (kind, architecture, flags) entries and dummy payloads of 16 bytes."""
     body = b""
     for kind, architecture, flags in entries:
         entry = bytearray(64)
-        struct.pack_into("<HHIQ", entry, 0, kind, 0x101, 64, 16)
+        struct.pack_into("<HHIQ", entry, 0, kind, entry_version, 64, 16)
         struct.pack_into("<HH", entry, 24, isa[1], isa[0])
         struct.pack_into("<I", entry, 28, architecture)
         struct.pack_into("<Q", entry, 40, flags)

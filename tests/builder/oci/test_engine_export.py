@@ -131,3 +131,16 @@ def test_files_keep_owner_links_times_and_capabilities(
     files = measure(engine, LOADED, epoch=EPOCH).files
     assert files["data/one"]["xattrs"] == {"security.capability": CAPABILITY}
     assert files["data/two"] == {"link": "data/one"}
+
+
+def test_a_name_goes_and_another_name_of_the_same_image_stays(engine: Engine, saved: str) -> None:
+    """As where two builds of one commit gave one image, and one of them is dropped."""
+    image = engine.client.images.get(saved)
+    image.tag("ddtree-export-test", "more")
+    image.tag("ddtree-export-test-2", "more")
+    more = "ddtree-export-test:more"
+    assert more in engine.names("ddtree-export-test")
+    assert engine.names("ddtree-export-test-2") == ["ddtree-export-test-2:more"]
+    engine.forget("ddtree-export-test-2:more", more, more, "ddtree-export-test:never")
+    assert more not in engine.names("ddtree-export-test")
+    assert saved in engine.names("ddtree-export-test")

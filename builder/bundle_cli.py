@@ -70,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--allow-dirty",
         action="store_true",
-        help="take an image that was built from a tree with uncommitted changes",
+        help="take an image that was built with uncommitted changes, or without git",
     )
     add_engine_option(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")

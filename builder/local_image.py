@@ -53,7 +53,7 @@ def find_image(
     """The image that the last build of the target made, or the one of that name.
 
     Raises ImageAbsentError (with the command that builds it) and ImageReferenceError (no image of
-    ours, or built from a tree with uncommitted changes).
+    ours, or built from no commit).
     """
     local = reference or f"{target.shared.project.image_name}:{target.name}"
     try:
@@ -75,9 +75,10 @@ def find_image(
         raise ImageReferenceError(
             f"{local} is an image of {name}", f"build it: {_build_command(target)}"
         )
-    if revision.endswith("-dirty") and not allow_dirty:
+    if (revision.endswith("-dirty") or revision == "unknown") and not allow_dirty:
+        tree = "no git checkout" if revision == "unknown" else "a tree with uncommitted changes"
         raise ImageReferenceError(
-            f"{local} was built from a tree with uncommitted changes ({revision})",
+            f"{local} was built from {tree} ({revision})",
             f"commit, then build again ({_build_command(target)}); or --allow-dirty: nobody else "
             "can then build this image again",
         )

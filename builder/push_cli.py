@@ -66,7 +66,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--allow-dirty",
         action="store_true",
-        help="push an image that was built with uncommitted changes",
+        help="push an image that was built with uncommitted changes, or without git",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="make the checks, then stop: nothing is pushed"

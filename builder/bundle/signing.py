@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from shutil import which
 
-from builder import proc
+from builder import console, proc
 from builder.bundle.make import Signer
 from builder.errors import SigningError
 from builder.pins import SharedPins
@@ -42,10 +42,11 @@ def signer(project: Project, shared: SharedPins, key: SigningKey) -> Signer:
 def check_with_openssl(path: Path, public: Path, signature: bytes) -> None:
     """Raises SigningError for a signature that import.sh could not check (of an Ed25519 key).
 
-    Where there is no openssl nothing is checked.
+    Where there is no openssl nothing is checked, and a warning says so.
     """
     program = which("openssl")
     if program is None:
+        console.warn(f"no openssl on PATH: the signature of {path.name} was not tried with it")
         return
     with tempfile.TemporaryDirectory(prefix="ddtree-sign-") as scratch:
         der = Path(scratch) / "signature"

@@ -127,18 +127,6 @@ class Cosign:
         argv = ["sign-blob", *self._writing(key), "--output-signature", str(signature), str(file)]
         self._run(argv, key, f"cannot sign {file.name}")
 
-    def verify_blob(self, file: Path, public: str, signature: Path) -> None:
-        """Raises TamperedError where the signature is not by `public`, or not of these bytes."""
-        argv = ["verify-blob", *self._reading(public), "--signature", str(signature), str(file)]
-        done = self._run(argv, None, f"cannot verify {file.name}", fails=True)
-        if done.returncode and cosign_failures.bad_blob(done.stderr):
-            raise TamperedError(
-                f"{file.name} is not what {signature.name} signs, or another key signed it",
-                "fetch both again from where they came from, and check the key",
-            )
-        if done.returncode:
-            raise self._failed(done, f"cannot verify {file.name}")
-
     def public_key(self, key: SigningKey, to: Path) -> str:
         """Write the public half of a signing key to a file; returns its path."""
         argv = ["public-key", "--key", key.reference, "--outfile", str(to)]

@@ -33,7 +33,6 @@ _KEY = re.compile(r"reading key|loading public key|unsupported pem|no such file|
 _OPTION = re.compile(r"unknown flag|unknown command|unknown shorthand")
 _ALTERED = re.compile(r"(?:does not match|mismatch).*digest|digest.*(?:does not match|mismatch)")
 _NO_ATTESTATION = re.compile(r"no matching attestations|none of the attestations matched")
-_BAD_BLOB = re.compile(r"invalid signature|signature verification|illegal base64|invalid.*encoded")
 
 # In this order: the address of a registry that cannot be reached may hold any number.
 _KINDS: tuple[tuple[re.Pattern[str], type[BuilderError], str], ...] = (
@@ -81,11 +80,6 @@ def no_attestation(stderr: str) -> bool:
     """Whether cosign only says that no attestation counts."""
     text = said(stderr)
     return bool(_NO_ATTESTATION.search(text)) and not _CONNECTION.search(text)
-
-
-def bad_blob(stderr: str) -> bool:
-    """Whether `verify-blob` read everything and the signature is wrong."""
-    return bool(_BAD_BLOB.search(said(stderr)))
 
 
 def failure(stderr: str, doing: str, tool: str) -> BuilderError:

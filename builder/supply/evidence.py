@@ -16,17 +16,17 @@ from builder.errors import EvidenceError, HostFileError
 from builder.files import sha256_file
 from builder.lock.entries import parse_lock
 from builder.oci.model import ImageLayout
-from builder.pins import Target
+from builder.pins import Target, all_targets
 from builder.project import Project
 from builder.supply import provenance, sbom_cyclonedx, sbom_spdx
 from builder.supply.components import Component, components
 from builder.supply.corrections import load_corrections
-from builder.supply.provenance import BuildRun
 from builder.supply.subject import Subject, subject_of
 
 SPDX_FILE = "sbom.spdx.json"
 CYCLONEDX_FILE = "sbom.cdx.json"
 PROVENANCE_FILE = "provenance.json"
+_ELSEWHERE = "check out the commit that the image names (org.opencontainers.image.revision)"
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,8 @@ def write_evidence(
     inventory: Mapping[str, Any],
     layout: ImageLayout,
     folder: Path,
-    *,
-    run: BuildRun | None = None,
 ) -> Evidence:
-    """Write the three files into `folder`, which is made. `run`: the build itself, where known.
+    """Write the three files into `folder`, which is made.
 
     Raises:
         EvidenceError: the inventory, the image's labels and the repository contradict each other.
@@ -66,7 +64,7 @@ def write_evidence(
     check_agreement(project, target, inventory, subject)
     parts = image_components(target, inventory)
     lock = parse_lock(target.lock_file(project).read_text("utf-8"))
-    predicate = provenance.predicate(subject, target, inventory, lock, run)
+    predicate = provenance.predicate(subject, target, inventory, lock)
     evidence = Evidence(folder / SPDX_FILE, folder / CYCLONEDX_FILE, folder / PROVENANCE_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,11 +77,29 @@ def write_evidence(
     return evidence
 
 
+def target_of(project: Project, inventory: Mapping[str, Any]) -> Target:
+    """The target that an image was built for. Raises EvidenceError if this tree has none such."""
+    name = inventory.get("name")
+    for target in all_targets(project):
+        if target.name == name:
+            return target
+    raise EvidenceError(f"this tree has no target {name!r}, which the image is of", _ELSEWHERE)
+
+
 def image_components(target: Target, inventory: Mapping[str, Any]) -> list[Component]:
-    """The parts of an image with their licences. Raises EvidenceError for a malformed inventory."""
+    """The parts of an image with their licences.
+
+    Raises EvidenceError for a malformed inventory, and where the image was made from other sources
+    than `target` pins: what an archive holds is known from its pin alone.
+    """
     try:
+        theirs = {(source["name"], source["sha256"]) for source in inventory["pins"]["sources"]}
+        if theirs != {(source.name, source.sha256) for source in target.sources}:
+            raise EvidenceError(
+                f"the image was made from other sources than {target.name} pins here", _ELSEWHERE
+            )
         return components(inventory, target, load_corrections())
-    except (KeyError, TypeError, AttributeError) as exc:
+    except (KeyError, TypeError, AttributeError, ValueError) as exc:
         raise EvidenceError(
             f"the inventory lacks or garbles {exc}", "build the image again with this builder"
         ) from None
@@ -117,7 +133,7 @@ def check_agreement(
         raise EvidenceError(
             f"the image was built with another lock than {target.lock_file(project).name} of "
             f"{target.name} here",
-            "check out the commit that the image names (org.opencontainers.image.revision)",
+            _ELSEWHERE,
         )
 
 

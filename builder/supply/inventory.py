@@ -11,10 +11,16 @@ import docker.errors
 import requests
 
 from builder.engine import Engine
-from builder.errors import EngineFailedError, EvidenceError, ImageAbsentError
+from builder.errors import (
+    EngineFailedError,
+    EvidenceError,
+    ImageAbsentError,
+    ImageReferenceError,
+)
 from builder.inside.inventory import SCHEMA
 
 PATH = "/opt/ddtree/inventory.json"
+_NAMES = "NAME:TAG, NAME@sha256:DIGEST or an image's id"
 _REBUILD = "build the image again with this builder: `python build.py build`"
 
 
@@ -22,10 +28,13 @@ def read_inventory(engine: Engine, reference: str) -> dict[str, Any]:
     """The document at PATH. Nothing of the image is run: a container is created and removed.
 
     Raises:
+        ImageReferenceError: that is no image's name.
         ImageAbsentError: the engine has no such image.
         EvidenceError: the image has no inventory, or one of another schema.
         EngineFailedError: the engine failed otherwise.
     """
+    if not reference:  # the engine makes a container without an image of that
+        raise ImageReferenceError("the image has no name", _NAMES)
     try:
         # A command, since an image may have none; it is never started.
         container = engine.client.containers.create(reference, ["never-run"], network_mode="none")
@@ -35,6 +44,8 @@ def read_inventory(engine: Engine, reference: str) -> dict[str, Any]:
             "build it, or name one that `docker images` lists",
         ) from None
     except docker.errors.APIError as exc:
+        if exc.status_code == 400:
+            raise ImageReferenceError(f"{reference}: {exc.explanation}", _NAMES) from None
         raise EngineFailedError(
             f"the engine cannot create a container of {reference}: {exc.explanation or exc}",
             "read the engine's log",

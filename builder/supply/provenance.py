@@ -16,8 +16,6 @@ import hashlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -42,35 +40,18 @@ _REVISION = re.compile(r"(?P<commit>[0-9a-f]{40}|[0-9a-f]{64})(?P<dirty>-dirty)?
 _PATCHED_TREE = "builder/patches/treehash.py over the unpacked wheel with the patch series applied"
 
 
-@dataclass(frozen=True)
-class BuildRun:
-    """One run of `build`, where it is known. Times are UTC.
-
-    `options`: what the command line chose. `versions`: of the engine's parts, as observed.
-    """
-
-    invocation_id: str = ""
-    started: datetime | None = None
-    finished: datetime | None = None
-    options: Mapping[str, str | bool] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
 def predicate(
     subject: Subject,
     target: Target,
     inventory: Mapping[str, Any],
     lock: Sequence[LockEntry],
-    run: BuildRun | None = None,
 ) -> dict[str, Any]:
-    """The predicate. Without `run` it follows from the image, the pins and the builder."""
-    run = run or BuildRun()
+    """The predicate: a function of the image, the pins and the builder.
+
+    It names no time and no run (both are optional in SLSA): one image has one provenance, whoever
+    pushes it, and when it was built is in its receipt `built`.
+    """
     base = f"https://{subject.domain}"
-    metadata = {
-        "invocationId": run.invocation_id,
-        "startedOn": _time(run.started),
-        "finishedOn": _time(run.finished),
-    }
     return {
         "buildDefinition": {
             "buildType": f"{base}/build/{BUILD_TYPE_VERSION}",
@@ -78,7 +59,6 @@ def predicate(
                 "target": target.name,
                 "variant": target.variant,
                 "standIn": target.stand_in,
-                "options": dict(sorted(run.options.items())),
             },
             "internalParameters": {
                 "buildId": inventory["build_id"],
@@ -98,10 +78,8 @@ def predicate(
                     f"{subject.name}-builder": subject.version,
                     "python": platform.python_version(),
                     **{f"python:{name}": found for name in _TOOLS if (found := _installed(name))},
-                    **dict(sorted(run.versions.items())),
                 },
             },
-            "metadata": {key: value for key, value in metadata.items() if value},
             "byproducts": [
                 {
                     "name": f"/opt/ddtree/{name}",
@@ -236,12 +214,6 @@ def _base(inventory: Mapping[str, Any]) -> dict[str, Any]:
 def _pypi(name: str, number: str, filename: str = "") -> str:
     qualifiers = {"file_name": filename} if filename else {}
     return PackageURL("pypi", None, name, number, qualifiers).to_string()
-
-
-def _time(moment: datetime | None) -> str:
-    if moment is None:
-        return ""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _installed(name: str) -> str:

@@ -11,7 +11,7 @@ from builder.cli import main, make_parser, with_default_verb
 
 VERBS = (
     *("build", "plan", "explain", "render", "lock", "fetch", "patches", "engine"),
-    *("audit", "test", "push", "verify", "bundle"),
+    *("audit", "licences", "test", "push", "verify", "bundle"),
 )
 
 

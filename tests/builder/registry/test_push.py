@@ -199,6 +199,12 @@ def test_a_dry_run_pushes_nothing(
         ),
         (
             "HOST/team/app",
+            {**LABELS, "org.opencontainers.image.revision": "unknown"},
+            ImageReferenceError,
+            "no git checkout",
+        ),
+        (
+            "HOST/team/app",
             {**LABELS, "dev.ddtree.stand-in": "true"},
             ImageReferenceError,
             "cu130-stand-in",
@@ -226,8 +232,9 @@ def test_absent_names_the_command(run: Push, fake: FakeRegistry) -> None:
     assert "python build.py --cuda cu130" in caught.value.remedy
 
 
-def test_dirty_on_request(run: Push, fake: FakeRegistry) -> None:
-    dirty = {**LABELS, "org.opencontainers.image.revision": "c" * 40 + "-dirty"}
+@pytest.mark.parametrize("revision", ["c" * 40 + "-dirty", "unknown"])
+def test_of_no_commit_on_request(run: Push, fake: FakeRegistry, revision: str) -> None:
+    dirty = {**LABELS, "org.opencontainers.image.revision": revision}
     assert run(f"{fake.host}/team/app", "--allow-dirty", labels=dirty) == 0
     assert TAG in fake.manifests
 

@@ -162,6 +162,9 @@ def inventory(made_for: Target, **changes: Any) -> dict[str, Any]:
         "pins": {
             "base": BASE,
             "lock_sha256": sha256_file(made_for.lock_file(default_project())),
+            "sources": [
+                {"name": s.name, "url": s.url, "sha256": s.sha256} for s in made_for.sources
+            ],
         },
         **changes,
     }

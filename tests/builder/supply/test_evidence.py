@@ -13,11 +13,11 @@ import docker.errors
 import pytest
 
 from builder.engine import Engine, acquire
-from builder.errors import EvidenceError, HostFileError, ImageAbsentError
+from builder.errors import EvidenceError, HostFileError, ImageAbsentError, ImageReferenceError
 from builder.inside.inventory import encode
 from builder.pins import load_shared
 from builder.project import Project, default_project
-from builder.supply.evidence import write_evidence
+from builder.supply.evidence import image_components, target_of, write_evidence
 from builder.supply.inventory import PATH, parse_inventory, read_inventory
 from tests.builder.conftest import edit
 from tests.builder.supply.parts import inventory, layout, target
@@ -102,6 +102,22 @@ def test_a_garbled_inventory_is_refused(tmp_path: Path) -> None:
     del held["native"][0]["sha256"]
     with pytest.raises(EvidenceError, match="sha256"):
         write_evidence(default_project(), made, held, image, tmp_path / "e")
+
+
+def test_an_image_of_other_sources_is_not_described_by_these_pins() -> None:
+    """An archive's licence follows from its pin: another archive's would be made up."""
+    made = target("cu128")
+    held = inventory(made)
+    assert image_components(target_of(default_project(), held), held)
+    for sources in ([], [{**held["pins"]["sources"][0], "sha256": "0" * 64}]):
+        with pytest.raises(EvidenceError, match="other sources") as caught:
+            image_components(made, {**held, "pins": {**held["pins"], "sources": sources}})
+        assert "revision" in caught.value.remedy
+
+
+def test_an_image_of_a_target_that_is_not_here() -> None:
+    with pytest.raises(EvidenceError, match="cu999"):
+        target_of(default_project(), inventory(target(), name="cu999"))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -196,5 +212,8 @@ def test_it_is_read_from_a_real_engine(tmp_path: Path) -> None:
             assert not engine.client.containers.list(all=True, filters={"ancestor": name})
             with pytest.raises(ImageAbsentError):
                 read_inventory(engine, "ddtree-test-inventory:two")
+            for malformed in ("", "UPPER:!"):
+                with pytest.raises(ImageReferenceError):
+                    read_inventory(engine, malformed)
         finally:
             engine.client.images.remove(name, force=True)

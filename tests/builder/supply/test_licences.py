@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from builder.errors import EvidenceError
-from builder.supply.components import components
 from builder.supply.corrections import FILE, Correction, Corrections, load_corrections
 from builder.supply.expressions import debian, join_and, kind_of, normalise
-from builder.supply.licence_report import licence_report
 from builder.supply.licences import debian_licence, library_licence, python_licence
-from tests.builder.supply.parts import distribution, inventory, package, target
+from tests.builder.supply.parts import distribution, package
 
 
 @pytest.fixture(scope="module")
@@ -148,25 +146,6 @@ def test_a_bundled_library_does_not_get_its_carriers_licence(table: Corrections)
     assert library_licence("some.libs/libnew.so.1", True, owner, table).expression == "NOASSERTION"
     gomp = library_licence("some.libs/libgomp-e985bcbb.so.1.0.0", True, owner, table)
     assert gomp.expression == "GPL-3.0-or-later WITH GCC-exception-3.1"
-
-
-def test_the_report_counts_and_points_at_what_needs_a_reader(table: Corrections) -> None:
-    made = target()
-    document = inventory(made)
-    document["python"]["distributions"] += [
-        distribution("nv", "1", licence={"name": "NVIDIA Proprietary Software"}),
-        distribution("open", "1", licence={}, licence_files=[]),
-        distribution("lesser", "1", licence={"expression": "LGPL-3.0-only"}),
-    ]
-    found = licence_report(components(document, made, table))
-    attention = found["attention"]
-    assert attention["proprietary"] == ["pypi:nv: LicenseRef-NVIDIA-Proprietary"]
-    assert "pypi:open: NOASSERTION" in attention["unknown"]
-    assert "pypi:lesser: LGPL-3.0-only" in attention["limited-copyleft"]
-    assert "deb:libc6:amd64: LGPL-2.1-or-later AND GPL-2.0-or-later" in attention["copyleft"]
-    assert any(line.startswith("pypi:open") for line in attention["no-text"])
-    assert not any("torch" in line for lines in attention.values() for line in lines)
-    assert found["licences"]["MIT"] >= 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from builder.errors import (
     RegistryRefusedError,
     RegistryUnreachableError,
     SigningError,
-    TamperedError,
     UnsignedError,
 )
 from builder.registry.layout import push_layout
@@ -142,23 +141,21 @@ def test_a_registry_that_wants_a_password(tmp_path: Path, monkeypatch: pytest.Mo
             cosign.verify(image, public)
 
 
-def test_a_blob_its_signature_and_openssl(setup: Setup, tmp_path: Path) -> None:
-    blob, signature = tmp_path / "sums", tmp_path / "sums.sig"
-    blob.write_bytes(b"content\n")
-    setup.cosign.sign_blob(blob, setup.key, signature)
-    setup.cosign.verify_blob(blob, setup.public, signature)
-    raw = tmp_path / "raw"
-    raw.write_bytes(base64.b64decode(signature.read_text()))
+def test_openssl_accepts_a_blobs_signature_and_no_other(setup: Setup, tmp_path: Path) -> None:
+    """As a bundle's import.sh asks it."""
     if shutil.which("openssl") is None:
         skip_or_fail("no openssl here")
-    check = ["openssl", "dgst", "-sha256", "-verify", setup.public, "-signature", str(raw)]
-    assert subprocess.run([*check, str(blob)], check=False).returncode == 0
+    blob, signature, raw = tmp_path / "sums", tmp_path / "sums.sig", tmp_path / "raw"
+    blob.write_bytes(b"content\n")
+    setup.cosign.sign_blob(blob, setup.key, signature)
+    raw.write_bytes(base64.b64decode(signature.read_text(), validate=True))
+
+    def accepted(public: str) -> bool:
+        argv = ["openssl", "dgst", "-sha256", "-verify", public, "-signature", str(raw), str(blob)]
+        return subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
     _, other = key_pair(setup.cosign, tmp_path / "keys", "other")
-    with pytest.raises(TamperedError):
-        setup.cosign.verify_blob(blob, other, signature)
+    assert accepted(setup.public)
+    assert not accepted(other)
     blob.write_bytes(b"Content\n")
-    with pytest.raises(TamperedError):
-        setup.cosign.verify_blob(blob, setup.public, signature)
-    signature.write_text("not base64")
-    with pytest.raises(TamperedError):
-        setup.cosign.verify_blob(blob, setup.public, signature)
+    assert not accepted(setup.public)

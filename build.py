@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build the DDTree appliance:  python build.py --cuda cu130
+"""Build the DDTree appliance:  python3 build.py --cuda cu130
 
 This file needs nothing but Python's standard library. On first use it prepares a virtual
 environment from a hashed lock in the builder's cache; then it hands over to builder/cli.py.

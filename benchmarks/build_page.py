@@ -33,7 +33,7 @@ RUNS = {
 _HEAD = """\
 # Build times and sizes
 
-Written by `python benchmarks/measure_build.py` (`--help` says what each step does and needs), which
+Written by `python3 benchmarks/measure_build.py` (`--help` says what each step does and needs), which
 keeps what it measured in build.json. Wall-clock seconds of the whole command: environment, engine
 start and stop included for a build. Downloads come from whatever package mirror the machine uses,
 so a cold build says as much about the network as about us. Registry and engine are on one machine:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measure the builder, the registry and the image, and write benchmarks/build.md.
 
-  python benchmarks/measure_build.py                            everything, in a cache of its own
-  python benchmarks/measure_build.py --steps cold,same,edit     builds alone
-  python benchmarks/measure_build.py --cache DIR --steps push   with the images of a cache that is
+  python3 benchmarks/measure_build.py                            everything, in a cache of its own
+  python3 benchmarks/measure_build.py --steps cold,same,edit     builds alone
+  python3 benchmarks/measure_build.py --cache DIR --steps push   with the images of a cache that is
 
 Runs `build.py` as a user would, from a clone of this commit. Steps:
 

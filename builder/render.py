@@ -91,7 +91,7 @@ def check_render(project: Project, target: Target) -> None:
         raise RenderDriftError(
             f"{target.dockerfile(project).relative_to(project.root)} is not what the templates "
             f"render to; first difference: {line.strip()!r}",
-            "run `python build.py render` and commit the result",
+            "run `python3 build.py render` and commit the result",
         )
 
 

@@ -26,7 +26,11 @@ SERVE = (
     "deploy/README.md",
     "deploy/appliance.py",
     "deploy/config/config.toml.example",
+    # The manual, and what it and deploy/README.md point to.
     "docs/serving.md",
+    "docs/ddtree.md",
+    "docs/exit-codes.md",
+    "README.md",
     "LICENSE",
     "NOTICE",
 )

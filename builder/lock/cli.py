@@ -67,7 +67,7 @@ def _check(
     if drifts:
         raise LockDriftError(
             "; ".join(drift.what for drift in drifts),
-            drifts[0].remedy if len(drifts) == 1 else "run `python build.py lock`",
+            drifts[0].remedy if len(drifts) == 1 else "run `python3 build.py lock`",
         )
     return [_result(project, target, changed=False) for target in targets]
 

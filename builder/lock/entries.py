@@ -98,7 +98,7 @@ def _entry(block: list[str], after: int) -> LockEntry:
             raise _malformed(first + offset, line)
     if not hashes:
         raise LockDriftError(
-            f"lock: {head['name']}=={head['version']} has no hash", "run `python build.py lock`"
+            f"lock: {head['name']}=={head['version']} has no hash", "run `python3 build.py lock`"
         )
     files: tuple[LockedFile, ...] = ()
     if len(named) == len(hashes):
@@ -110,5 +110,5 @@ def _entry(block: list[str], after: int) -> LockEntry:
 def _malformed(number: int, line: str) -> LockDriftError:
     return LockDriftError(
         f"lock: line {number}: not `name==version` with hashes: {line.strip()!r}",
-        "locks are generated: run `python build.py lock`",
+        "locks are generated: run `python3 build.py lock`",
     )

@@ -37,7 +37,7 @@ _UNREACHABLE = re.compile(
 
 def lock_command(target: Target) -> str:
     """The command that writes this target's lock."""
-    return f"python build.py lock --cuda {target.variant}" + (
+    return f"python3 build.py lock --cuda {target.variant}" + (
         " --stand-in" if target.stand_in else ""
     )
 

@@ -16,7 +16,7 @@ from builder.patches.treehash import Tree, TreeFile
 
 _SHOWN = 60
 REBASE = (
-    "upstream changed: `python build.py patches apply DIR --partial`, redo the change there, "
+    "upstream changed: `python3 build.py patches apply DIR --partial`, redo the change there, "
     "`patches export DIR`"
 )
 

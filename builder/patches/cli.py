@@ -17,10 +17,10 @@ from builder.sources.index import fetch_sglang_wheel
 DESCRIPTION = """\
 The patches that turn the SGLang wheel of images/pins.toml into ours (ddtree_overlay/patches/).
 
-  python build.py patches check               do they apply, is the result the pinned one?
-  python build.py patches apply /tmp/sglang   a git work tree: the wheel, then one commit a patch
+  python3 build.py patches check               do they apply, is the result the pinned one?
+  python3 build.py patches apply /tmp/sglang   a git work tree: the wheel, then one commit a patch
   (edit there, commit or amend)
-  python build.py patches export /tmp/sglang --pin    write the patches back, pin the new tree
+  python3 build.py patches export /tmp/sglang --pin    write the patches back, pin the new tree
 
 A hunk must fit its exact line and context: no fuzz, no offset.
 """

@@ -72,7 +72,7 @@ def parse_diff(name: str, diff: str) -> tuple[FileChange, ...]:
         # unidiff skips what it does not know; writing its result back shows it.
         raise PatchSeriesError(
             f"{name}: malformed diff: text between the files, or a count that does not fit",
-            "regenerate it with `python build.py patches export DIR`",
+            "regenerate it with `python3 build.py patches export DIR`",
         )
     changes = tuple(_change(name, file) for file in parsed)
     paths = [change.path for change in changes]

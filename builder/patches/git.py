@@ -63,7 +63,7 @@ class Git:
             echo=False,
             error=PatchSeriesError,
             what=f"git {arguments[0]} in {self.folder}",
-            remedy="is DIR a work tree made by `python build.py patches apply DIR`?",
+            remedy="is DIR a work tree made by `python3 build.py patches apply DIR`?",
         ).stdout
 
     def init(self) -> None:

@@ -88,7 +88,7 @@ def export_from_scratch(
     git = Git(folder)
     if not (folder / ".git").exists():
         raise PatchSeriesError(
-            f"{folder}: not a scratch tree", "make one with `python build.py patches apply DIR`"
+            f"{folder}: not a scratch tree", "make one with `python3 build.py patches apply DIR`"
         )
     git("rev-parse", "--verify", "--quiet", f"{BASE_TAG}^{{commit}}")
     dirty = git("status", "--porcelain", "--untracked-files=all").splitlines()
@@ -106,7 +106,7 @@ def export_from_scratch(
     if patched_tree != hash_tree(_work_tree(git, folder)):
         raise PatchSeriesError(
             f"{folder}: its commits do not lead from the pinned wheel to its files",
-            "keep mode bits; make the scratch tree anew with `python build.py patches apply DIR`",
+            "keep mode bits; make the scratch tree anew with `python3 build.py patches apply DIR`",
         )
     changed, removed = _write(project.patches, texts)
     return Exported(tuple(texts), changed, removed, hash_tree(base), patched_tree)

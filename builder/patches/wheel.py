@@ -22,7 +22,7 @@ from builder.project import Project
 VERSION_FILE = "sglang/_version.py"
 PATCH_LIST = "ddtree-patches.json"  # in the wheel's .dist-info
 _FORMAT = 1  # raise it when the same inputs give another wheel
-REPIN = "if the change is meant: `python build.py patches check --pin`"
+REPIN = "if the change is meant: `python3 build.py patches check --pin`"
 
 
 @dataclass(frozen=True)

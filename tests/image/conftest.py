@@ -73,7 +73,7 @@ def engine() -> docker.DockerClient:
 def image(engine: docker.DockerClient) -> str:
     name = os.environ.get("DDTREE_IMAGE", "")
     if not name:
-        absent("DDTREE_IMAGE names no image; `python build.py test` sets it")
+        absent("DDTREE_IMAGE names no image; `python3 build.py test` sets it")
     try:
         engine.images.get(name)
     except docker.errors.ImageNotFound:

@@ -22,12 +22,18 @@ from docker.models.containers import Container
 from builder import console
 from builder.context import describe_target
 from builder.engine import Engine
-from builder.errors import AuditFailedError, ImageAbsentError, UnknownVariantError
+from builder.errors import (
+    AuditFailedError,
+    ImageAbsentError,
+    ImageReferenceError,
+    UnknownVariantError,
+)
 from builder.inside.audit.exceptions import FILE, load_exceptions
 from builder.inside.audit.model import Context
 from builder.inside.audit.rules import RULES
 from builder.inside.audit.run import NothingAuditedError, audit, report, table
 from builder.inside.filesystem import LayoutError, scan
+from builder.inside.links import follow
 from builder.inside.target import TargetError, parse_target, target_of_manifest
 from builder.pins import all_targets
 from builder.project import Project
@@ -74,20 +80,26 @@ def audit_folder(root: Path, pins: dict[str, Any] | None) -> Audited:
     """
     try:
         if pins is None:
-            pins = _own_pins((root / MANIFEST).read_bytes(), str(root))
+            manifest = follow(root, MANIFEST)
+            if manifest is None:
+                raise _unusable(str(root), f"{MANIFEST} is missing")
+            pins = _own_pins((root / manifest).read_bytes(), str(root))
         context = Context(scan(root), _parsed(pins, str(root)))
         outcome = audit(context, RULES, load_exceptions(FILE.read_text("utf-8")))
+        return Audited(report(outcome), table(outcome))
     except FileNotFoundError as exc:
         raise _unusable(str(root), f"{exc.filename} is missing") from None
     except (LayoutError, NothingAuditedError) as exc:
         raise _unusable(str(root), str(exc)) from None
-    return Audited(report(outcome), table(outcome))
+    except (TypeError, ValueError) as exc:  # a pin of another type, which no rule is told
+        raise _unusable(str(root), f"its pins are malformed: {exc}") from None
 
 
 def audit_reference(engine: Engine, reference: str, pins: dict[str, Any] | None) -> Audited:
     """Audit an image of the engine, import and compile checks included.
 
-    Raises ImageAbsentError, and AuditFailedError when it is no appliance.
+    Raises ImageAbsentError, ImageReferenceError (malformed), and AuditFailedError when it is no
+    appliance.
     """
     try:
         image = engine.client.images.get(reference)
@@ -95,6 +107,14 @@ def audit_reference(engine: Engine, reference: str, pins: dict[str, Any] | None)
         raise ImageAbsentError(
             f"the engine has no image {reference}", "build it, pull it, or name one that is there"
         ) from None
+    except docker.errors.APIError as exc:
+        raise ImageReferenceError(
+            f"{reference}: {exc.explanation or exc}",
+            "NAME:TAG, NAME@sha256:DIGEST or an image's id",
+        ) from None
+    volumes = (image.attrs.get("Config") or {}).get("Volumes")
+    if volumes:  # a container of it has mounts there, and what is mounted is not audited
+        raise _unusable(reference, f"it declares volumes: {', '.join(sorted(volumes))}")
     container: Container = engine.client.containers.create(
         str(image.id),
         [
@@ -164,7 +184,8 @@ def _read(container: Container, path: str, reference: str) -> bytes:
     except docker.errors.NotFound:
         raise _unusable(reference, f"{path} is missing") from None
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
-        held = archive.extractfile(archive.getmembers()[0])
+        member = archive.getmembers()[0]
+        held = archive.extractfile(member) if member.isreg() else None
         if held is None:
             raise _unusable(reference, f"{path} is no file")
         return held.read()
@@ -180,7 +201,7 @@ def _own_pins(manifest: bytes, what: str) -> dict[str, Any]:
 def _parsed(pins: dict[str, Any], what: str) -> Any:
     try:
         return parse_target(pins)
-    except (KeyError, TypeError) as exc:
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise _unusable(what, f"its pins lack {exc}; give --target") from None
 
 

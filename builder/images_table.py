@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from builder.pins import Target, all_targets
 from builder.project import Project
+from builder.qualification import why_not_shown
 from builder.receipts import Receipt, read_committed
 
 NO = "**no**"
@@ -61,13 +62,8 @@ def _day(receipt: Receipt) -> str:
     return receipt.date.partition("T")[0]
 
 
-def _shows(receipt: Receipt) -> bool:
-    """A level is reached by tests that passed; nothing writes another receipt."""
-    return receipt.total.passed > 0 and receipt.total.failed == 0
-
-
 def _built(receipt: Receipt | None) -> str:
-    if receipt is None or not _shows(receipt):
+    if receipt is None or why_not_shown(receipt):
         return NO
     commit, dirty, _ = receipt.revision.partition("-dirty")
     size = receipt.image.size_bytes / 2**30
@@ -78,14 +74,14 @@ def _built(receipt: Receipt | None) -> str:
 
 
 def _verified(receipt: Receipt | None) -> str:
-    if receipt is None or not _shows(receipt):
+    if receipt is None or why_not_shown(receipt):
         return NO
     total = receipt.total
     return f"{_day(receipt)}: {total.passed} tests passed, {total.skipped} skipped"
 
 
 def _qualified(receipt: Receipt | None) -> str:
-    if receipt is None or not _shows(receipt):
+    if receipt is None or why_not_shown(receipt):
         return NO
     gpus = receipt.machine["gpus"]
     names = ", ".join(dict.fromkeys(f"{g['name']} ({g['architecture']})" for g in gpus))

@@ -76,6 +76,28 @@ def why_not_verified(suites: Mapping[str, Count], required: Sequence[str] = REQU
     ]
 
 
+def why_not_shown(receipt: Receipt) -> str:
+    """Why a receipt does not show its own level, whoever wrote it; empty if it does."""
+    if receipt.total.failed:
+        return f"{receipt.total.failed} tests failed"
+    if receipt.level == "cpu-verified":
+        return "; ".join(why_not_verified(receipt.suites))
+    needed = ("audit", "proof") if receipt.level == "built" else ("selftest",)
+    silent = [n for n in needed if n not in receipt.suites or not receipt.suites[n].passed]
+    if silent:
+        return f"nothing of {', '.join(silent)} passed"
+    if receipt.level == "gpu-qualified":
+        gpus, ranks = receipt.machine.get("gpus"), receipt.machine.get("tp")
+        if (
+            not isinstance(gpus, list)
+            or not all(isinstance(g, dict) and {"name", "architecture"} <= g.keys() for g in gpus)
+            or type(ranks) is not int
+            or not 1 <= ranks <= len(gpus)
+        ):
+            return "it does not say on which GPUs"
+    return ""
+
+
 def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> Receipt:
     """From the receipt that `IMAGE selftest --receipt FILE` wrote on a host with GPUs.
 
@@ -84,7 +106,7 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
     """
     try:
         device, about = selftest["device"], selftest["image"]
-        checks = [bool(check["passed"]) for check in selftest["checks"]]
+        checks = [check["passed"] is True for check in selftest["checks"]]
         gpus = [(str(gpu["name"]), "sm_" + _compact(gpu)) for gpu in device.get("gpus", ())]
         ours = _ours(labels)
         sass = ours["sass"].split(",")
@@ -167,12 +189,17 @@ def this_machine(engine: Mapping[str, str]) -> dict[str, Any]:
 def target_name(labels: Mapping[str, str]) -> str:
     """`cu130`, `cu128`, `cu128-stand-in`. Raises KeyError for labels of no appliance."""
     ours = _ours(labels)
+    if not re.fullmatch(r"[a-z0-9]+", ours["variant"]):
+        raise KeyError("variant")
     return ours["variant"] + ("-stand-in" if ours["stand-in"] == "true" else "")
 
 
 def build_id(labels: Mapping[str, str]) -> str:
-    """The label. Raises KeyError for labels of no appliance."""
-    return _ours(labels)["build-id"]
+    """The label, which names a folder too. Raises KeyError for labels of no appliance."""
+    found = _ours(labels)["build-id"]
+    if not re.fullmatch(r"[0-9a-f]+", found):
+        raise KeyError("build-id")
+    return found
 
 
 def revision(labels: Mapping[str, str]) -> str:

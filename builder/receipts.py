@@ -119,13 +119,17 @@ def parse_receipt(raw: Any, where: str) -> Receipt:
             machine=dict(raw["machine"]),
             suites={str(name): Count(**count) for name, count in raw["suites"].items()},
         )
+        image = receipt.image
+        texts = (image.id, image.reference, image.rootfs or "", image.digest or "")
         numbers = [n for c in receipt.suites.values() for n in (c.passed, c.failed, c.skipped)]
         valid = (
             raw["schema"] == SCHEMA
             and receipt.level in LEVELS
             and re.fullmatch(r"[0-9a-f]{16}", receipt.build_id)
             and datetime.strptime(receipt.date, "%Y-%m-%dT%H:%M:%SZ")
-            and all(isinstance(n, int) and n >= 0 for n in [*numbers, receipt.image.size_bytes])
+            and all(type(n) is int and n >= 0 for n in [*numbers, image.size_bytes])
+            and all(isinstance(text, str) for text in texts)
+            and set(raw) == {"schema", *receipt.__dataclass_fields__}
         )
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise EvidenceError(
@@ -232,9 +236,17 @@ def read_committed(project: Project, target: str) -> dict[str, Receipt]:
 
 
 def record(project: Project, target: str, receipts: Iterable[Receipt]) -> Path:
-    """Commit receipts of one image in place of what was there: levels of an older build go."""
+    """Commit receipts of one image in place of what was there: levels of an older build go.
+
+    Other levels of the same build stay, which another machine may have recorded: one with GPUs has
+    only the self-test's. Raises EvidenceError for a damaged file.
+    """
     path = committed_path(project, target)
-    write_atomically(path, _text([receipt.document() for receipt in receipts]))
+    new = {receipt.level: receipt for receipt in receipts}
+    builds = {receipt.build_id for receipt in new.values()}
+    kept = {k: r for k, r in read_committed(project, target).items() if {r.build_id} == builds}
+    both = {**kept, **new}
+    write_atomically(path, _text([both[level].document() for level in LEVELS if level in both]))
     return path
 
 

@@ -177,5 +177,7 @@ def run_pytest(
         merged.update(engine.env)
         # Published ports live in the engine's network namespace: so must the tests.
         argv = engine.in_network(*argv)
+    # Of the caller's own sessions: a -k or --deselect in it would thin every suite, unseen.
+    merged.pop("PYTEST_ADDOPTS", None)
     merged["PYTHONPATH"] = os.pathsep.join([str(project.root), str(project.overlay / "src")])
     return proc.run(argv, cwd=project.root, env=merged, to_stderr=to_stderr).returncode

@@ -64,9 +64,11 @@ def packages(root: Path) -> list[Package]:
         if source.is_file() and not source.name.endswith(".md5sums"):
             stanzas += paragraphs(source.read_text("utf-8", "replace"))
     installed = [
-        s for s in stanzas if "package" in s and s.get("status", "installed").endswith("installed")
+        s
+        for s in stanzas
+        # The third word: `half-installed` and `not-installed` end alike (dpkg-query(1)).
+        if "package" in s and s.get("status", "installed").split()[-1:] == ["installed"]
     ]
-    installed = [s for s in installed if not s.get("status", "").endswith("not-installed")]
     names = {stanza["package"] for stanza in installed}
     found = [_package(root, stanza, names) for stanza in installed]
     return sorted(found, key=lambda p: (p.name, p.architecture))

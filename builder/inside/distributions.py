@@ -71,9 +71,12 @@ def _headers(path: Path) -> dict[str, list[str]]:
 def _record(path: Path, base: str) -> list[RecordRow]:
     if not path.is_file():
         return []
-    rows = csv.reader(path.read_text("utf-8").splitlines())
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except (ValueError, csv.Error) as exc:
+        raise ValueError(f"{path.parent.name}/RECORD cannot be read: {exc}") from None
     return [
-        RecordRow(os.path.normpath(f"{base}/{row[0]}"), row[1], row[2])
+        RecordRow(os.path.normpath(f"{base}/{row[0]}"), *(row[1:3] if len(row) >= 3 else ("", "")))
         for row in rows
-        if len(row) >= 3
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, shndx, value
 _SHN_UNDEF = 0
 _STB_WEAK = 2
 _STB_LOCAL = 0
+_LEAST_VERSION = 16  # bytes of an Elf64_Verneed; an Elf64_Verdef has 20
 _VER_FLG_WEAK = 2  # the loader only warns when it is missing (glibc, elf/dl-version.c)
 # The CUDA ABI version sits in byte 8. From version 8 on the architecture is in the second byte of
 # e_flags instead of the lowest: NVRTC 12.8 writes 7 up to sm_90 and 8 from sm_100 on, 13.0 always 8
@@ -89,10 +91,12 @@ def parse_elf(handle: IO[bytes], name: str, keep: Callable[[str], bool] | None =
     requires: list[tuple[str, str]] = []
     provides: list[str] = []
     symbols = Symbols()
+    linked = False
     with _refusing_damage(name):
         elf = ELFFile(handle)
         for section in elf.iter_sections():
             if isinstance(section, DynamicSection):
+                linked = True
                 tag: Any  # its attributes depend on d_tag
                 for tag in section.iter_tags():
                     if tag.entry.d_tag == "DT_NEEDED":
@@ -103,6 +107,7 @@ def parse_elf(handle: IO[bytes], name: str, keep: Callable[[str], bool] | None =
                         text = tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
                         search.extend(part for part in text.split(":") if part)
             elif isinstance(section, GNUVerNeedSection):
+                _check_number(section)
                 for library, versions in section.iter_versions():
                     requires.extend(
                         (str(library.name), str(version.name))
@@ -110,10 +115,17 @@ def parse_elf(handle: IO[bytes], name: str, keep: Callable[[str], bool] | None =
                         if not version.entry.vna_flags & _VER_FLG_WEAK
                     )
             elif isinstance(section, GNUVerDefSection):
+                _check_number(section)
                 # The first name of a definition is its own, the others those it builds on.
                 provides.extend(str(next(names).name) for _, names in section.iter_versions())
             elif keep is not None and section["sh_type"] == "SHT_DYNSYM":
                 symbols = _symbols(elf, section, keep)
+        # The loader reads segments: without its header a section is loaded and not seen here.
+        if not linked and any(
+            segment["p_type"] == "PT_DYNAMIC" and segment["p_filesz"]
+            for segment in elf.iter_segments()
+        ):
+            raise ELFError("its dynamic section has no header, so its linkage cannot be read")
     return ElfFile(
         path=name,
         needed=tuple(needed),
@@ -123,6 +135,12 @@ def parse_elf(handle: IO[bytes], name: str, keep: Callable[[str], bool] | None =
         provides=tuple(provides),
         symbols=symbols,
     )
+
+
+def _check_number(section: Any) -> None:
+    """A damaged one claims billions, which would be read one by one."""
+    if section["sh_info"] * _LEAST_VERSION > section["sh_size"]:
+        raise ELFError(f"{section['sh_info']} versions do not fit their section")
 
 
 def read_symbols(path: Path, name: str) -> Symbols:
@@ -187,3 +205,5 @@ def _refusing_damage(name: str) -> Iterator[None]:
         raise NotElfError(f"{name}: {exc or type(exc).__name__}") from None
     except (TypeError, ValueError, struct.error) as exc:
         raise NotElfError(f"{name}: {exc}") from None
+    except (OSError, MemoryError, zlib.error) as exc:  # an offset or a size that cannot be
+        raise NotElfError(f"{name}: {exc or type(exc).__name__}") from None

@@ -70,4 +70,5 @@ def owners(files: FileSystem) -> dict[str, str]:
 def encode(document: dict[str, Any]) -> bytes:
     """The bytes of inventory.json: sorted, compact, newline-terminated."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode() + b"\n"
+    # A name that is no UTF-8 is read with surrogates, which JSON can only hold escaped.
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -63,8 +63,8 @@ def read_header(path: Path, name: str) -> Header:
         TypeError,
     ) as exc:
         raise NotElfError(f"{name}: {exc or type(exc).__name__}") from None
-    except ValueError as exc:
-        raise NotElfError(f"{name}: {exc}") from None
+    except (ValueError, OSError, MemoryError) as exc:
+        raise NotElfError(f"{name}: {exc or type(exc).__name__}") from None
     if not linked:
         return Header(machine, "", "")
     library = bool(soname) or (

@@ -18,16 +18,24 @@ NAME = "uv_cache.json"
 SETTLE_FAILED = 59
 
 
+class SettleError(Exception):
+    """A RECORD is not what the specification says: UTF-8, CSV."""
+
+
 def settle(site: Path) -> list[str]:
-    """Names of the .dist-info folders that were changed, sorted. Raises OSError."""
+    """Names of the .dist-info folders that were changed, sorted. Raises OSError, SettleError."""
     changed = []
     for note in sorted(site.glob(f"*.dist-info/{NAME}")):
         record = note.with_name("RECORD")
         own = f"{note.parent.name}/{NAME}"
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        rows = csv.reader(record.read_text("utf-8").splitlines())
-        writer.writerows(row for row in rows if row and row[0] != own)
+        try:
+            with record.open(encoding="utf-8", newline="") as lines:
+                rows = [row for row in csv.reader(lines) if row and row[0] != own]
+        except (ValueError, csv.Error) as exc:
+            raise SettleError(f"{record}: {exc}") from None
+        writer.writerows(rows)
         scratch = record.with_name("RECORD.new")
         scratch.write_text(out.getvalue(), "utf-8")
         scratch.replace(record)
@@ -42,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         changed = settle(args.site)
-    except OSError as exc:
+    except (OSError, SettleError) as exc:
         print(f"settle: {exc}", file=sys.stderr)
         return SETTLE_FAILED
     print(f"settled {len(changed)} distributions: {', '.join(changed) or 'none'}")

@@ -135,7 +135,7 @@ def embedded(files: FileSystem, distribution: Distribution) -> list[dict[str, st
         try:
             document = json.loads(path.read_text("utf-8"))
             listed = [c for c in document.get("components", []) if isinstance(c, dict)]
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             continue  # the wheel's maker wrote something else there
         for component in listed:
             purl = re.sub(r"\?download_url=file:[^#]*", "", str(component.get("purl") or ""))
@@ -158,6 +158,8 @@ def embedded(files: FileSystem, distribution: Distribution) -> list[dict[str, st
 def _cyclonedx_licence(licenses: Any) -> str:
     names = []
     for choice in licenses if isinstance(licenses, list) else []:
+        if not isinstance(choice, dict):
+            continue
         if "expression" in choice:
             names.append(str(choice["expression"]))
         elif isinstance(choice.get("license"), dict):

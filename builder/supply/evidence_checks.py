@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.errors import BuilderError, EvidenceError, TamperedError
+from builder.qualification import REQUIRED, why_not_verified
 from builder.receipts import LEVELS, Receipt, parse_receipt
 from builder.supply.attach import RECEIPT, concerns
 from builder.supply.attached import Found
@@ -156,6 +157,13 @@ def contradiction(receipt: Receipt, image: Image) -> str:
             return f"its {what} is {said}, the image's is {real}"
     if receipt.result == "FAILED":
         return f"{receipt.total.failed} tests failed"
+    # Not the list of suites that this tree asks for: an older release had fewer.
+    if not receipt.total.passed:
+        return "no test of it passed"
+    if receipt.level == "cpu-verified":
+        silent = why_not_verified(receipt.suites, [n for n in REQUIRED if n in receipt.suites])
+        if silent:
+            return "; ".join(silent)
     if receipt.level == "gpu-qualified" and not receipt.machine.get("gpus"):
         return "it names no GPU"
     return ""

@@ -135,6 +135,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (changed("result", "fail"), "result is fail"),
         (changed("checks", []), "a check of it failed"),
         (changed("checks", [{"passed": False}]), "a check of it failed"),
+        (changed("checks", [{"passed": "false"}]), "a check of it failed"),
         (changed("kind", "something"), "no self-test's receipt"),
         (changed("schema", 2), "no self-test's receipt"),
         (changed("image.build_id", "f" * 16), "of build ffff"),

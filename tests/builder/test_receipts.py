@@ -76,7 +76,11 @@ def test_a_level_of_the_same_build_is_replaced(project: Project) -> None:
         ("suites", {"image/abi": {"passed": "4", "failed": 0, "skipped": 0}}),
         ("suites", {"image/abi": {"passed": 4}}),
         ("suites", ["image/abi"]),
+        ("suites", {"image/abi": {"passed": True, "failed": 0, "skipped": 0}}),
         ("image", {"id": ID}),
+        ("image", {"id": 7, "reference": "a:1", "size_bytes": 1}),
+        ("image", {"id": ID, "reference": "a:1", "size_bytes": 1, "digest": [DIGEST]}),
+        ("image", {"id": ID, "reference": "a:1", "size_bytes": 1, "of": "another"}),
         ("image", None),
         ("machine", 7),
     ],
@@ -88,6 +92,12 @@ def test_what_is_no_receipt_is_refused(key: str, value: Any) -> None:
         parse_receipt({**good, key: value}, "here")
     with pytest.raises(EvidenceError, match="here"):
         parse_receipt({k: v for k, v in good.items() if k != key}, "here")
+
+
+def test_what_it_says_besides_is_refused() -> None:
+    """A field that nobody reads may be the one that says what it is not."""
+    with pytest.raises(EvidenceError, match="here"):
+        parse_receipt({**a_receipt().document(), "simulated": True}, "here")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"schema": 1}', "{"])
@@ -161,12 +171,25 @@ def test_committed_receipts_are_of_one_build(project: Project) -> None:
     assert list(read_committed(project, "cu130")) == list(LEVELS)
     record(project, "cu130", [a_receipt(build_id="f" * 16)])
     assert list(read_committed(project, "cu130")) == ["built"]
-    record(project, "cu130", [a_receipt(), a_receipt("cpu-verified", build_id="f" * 16)])
+    path = record(project, "cu130", [a_receipt()])
+    mixed = [a_receipt(), a_receipt("cpu-verified", build_id="f" * 16)]
+    path.write_text(json.dumps([receipt.document() for receipt in mixed]))
     with pytest.raises(EvidenceError, match="more than one build"):
         read_committed(project, "cu130")
-    record(project, "cu130", [a_receipt(target="cu128")])
+    path.write_text(json.dumps([a_receipt(target="cu128").document()]))
     with pytest.raises(EvidenceError, match="another target"):
         read_committed(project, "cu130")
     committed_path(project, "cu130").write_text("{}")
     with pytest.raises(EvidenceError, match="not a list"):
         read_committed(project, "cu130")
+
+
+def test_another_machine_adds_its_level_to_the_same_build(project: Project) -> None:
+    """The host with GPUs has the self-test's receipt alone in its cache."""
+    record(project, "cu130", [a_receipt(level) for level in LEVELS[:2]])
+    later = a_receipt("gpu-qualified", date="2026-12-01T00:00:00Z")
+    record(project, "cu130", [later])
+    assert list(read_committed(project, "cu130")) == list(LEVELS)
+    record(project, "cu130", [a_receipt(revision="e" * 40)])
+    found = read_committed(project, "cu130")
+    assert found["built"].revision == "e" * 40 and found["gpu-qualified"] == later

@@ -167,10 +167,13 @@ def test_pytest_runs_where_the_published_ports_are(monkeypatch: pytest.MonkeyPat
         return SimpleNamespace(returncode=5)
 
     monkeypatch.setattr(proc, "run", run)
+    # Deselected tests leave no trace in a report: one test a suite would pass for all of them.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k one")
     engine: Any = SimpleNamespace(
         env={"DOCKER_HOST": "unix:///e"}, in_network=lambda *argv: ["enter", *argv]
     )
     assert run_pytest(default_project(), ["x"], {"DDTREE_IMAGE": "i"}, engine, to_stderr=True) == 5
     assert seen["argv"][:2] == ["enter", sys.executable] and seen["argv"][-1] == "x"
     assert seen["env"]["DOCKER_HOST"] == "unix:///e" and seen["env"]["DDTREE_IMAGE"] == "i"
+    assert "PYTEST_ADDOPTS" not in seen["env"]
     assert seen["to_stderr"]

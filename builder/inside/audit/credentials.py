@@ -62,12 +62,12 @@ def _by_name(path: PurePosixPath) -> str:
 
 def _passwords(context: Context) -> Iterator[Finding]:
     """A password of an account: a container's user needs none."""
-    for name in ("etc/shadow", "etc/shadow-", "etc/gshadow"):
+    for name in ("etc/passwd", "etc/shadow", "etc/shadow-", "etc/gshadow"):
         path = context.files.root / name
         if name not in context.files.sizes:
             continue
         for line in path.read_text("utf-8", "replace").splitlines():
             user, _, rest = line.partition(":")
             value = rest.partition(":")[0]
-            if value and value[0] not in "!*x":
+            if value and value != "x" and value[0] not in "!*":  # x: it stands in shadow
                 yield Finding("SEC002", name, f"{user} has a password", "lock the account")

@@ -11,7 +11,7 @@ from builder.inside.audit.model import Context, Finding
 from builder.inside.distributions import Distribution
 
 _SUFFIX = re.compile(r"(?:^|-)(?:cu|cuda)(1[0-9])[0-9x]?(?:$|-)")
-_LOCAL = re.compile(r"\+cu(1[0-9])[0-9]$")
+_LOCAL = re.compile(r"\+cu(1[0-9])[0-9]?(?![0-9])")  # +cu129, +cu12torch2.8cxx11abi
 _FOLDER = re.compile(r"(?:^|/)nvidia/cu(1[0-9])/")
 # cuda/core/cu12 beside cu13: twins whose file names say nothing.
 _TWIN = re.compile(r"(?:^|/)cu(1[0-9])/")

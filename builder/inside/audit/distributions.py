@@ -16,6 +16,7 @@ from typing import Any
 
 from builder.inside.audit.model import Context, Finding
 from builder.inside.distributions import RecordRow, normalise
+from builder.inside.links import follow
 
 OURS = ("sglang", "ddtree-overlay")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -77,8 +78,15 @@ def collisions(context: Context) -> Iterator[Finding]:
     """DST002: two distributions that write one file overwrite each other, in no defined order.
 
     The same content recorded by each (namespace files of NVIDIA's packages) does no harm. One
-    finding for each set of owners.
+    finding for each set of owners. Two versions of one distribution do so by definition.
     """
+    versions: dict[str, list[str]] = {}
+    for distribution in context.files.distributions:
+        versions.setdefault(distribution.name, []).append(distribution.version)
+    for name, several in sorted(versions.items()):
+        if len(several) > 1:
+            text = f"is installed {len(several)} times: {', '.join(sorted(several))}"
+            yield Finding("DST002", name, text, "leave one of them out: build the image anew")
     owners: dict[str, dict[str, str]] = {}
     for distribution in context.files.distributions:
         for row in distribution.files:
@@ -106,12 +114,20 @@ def complete(context: Context) -> Iterator[Finding]:
             row.path
             for row in distribution.files
             if row.path not in files.sizes
-            and row.path not in files.links
+            and not _leads_to_a_file(context, row.path)
             and not row.path.endswith(".pyc")
         ]
         context.count("DST003", len(distribution.files))
         if not distribution.files:
             yield Finding("DST003", distribution.name, "has no RECORD", "install it again")
+        bare = [row.path for row in distribution.files if not row.digest and not _may_be_bare(row)]
+        if bare:
+            yield Finding(
+                "DST003",
+                distribution.name,
+                f"{len(bare)} files are recorded without a hash, such as {bare[0]}",
+                "install it again: what has no hash cannot be compared",
+            )
         if missing:
             yield Finding(
                 "DST003",
@@ -163,14 +179,27 @@ def theirs(context: Context) -> Iterator[Finding]:
             )
 
 
+def _leads_to_a_file(context: Context, path: str) -> bool:
+    """Pruning leaves links in place of files that are there twice."""
+    return path in context.files.links and follow(context.files.root, path) in context.files.sizes
+
+
+def _may_be_bare(row: RecordRow) -> bool:
+    """The RECORD itself, its signatures and bytecode (PyPA, "Recording installed projects")."""
+    return row.path.endswith((".dist-info/RECORD", "/RECORD.jws", "/RECORD.p7s", ".pyc"))
+
+
 def _digest(context: Context, row: RecordRow) -> str:
     """Of the file that a row names, by the row's own algorithm; empty where there is none."""
     algorithm = row.digest.partition("=")[0]
-    known = context.files.digests.get(row.path)
+    path = follow(context.files.root, row.path)  # pruning leaves links
+    if path not in context.files.sizes:
+        return ""
+    known = context.files.digests.get(path)
     if known is not None and known.startswith(algorithm + "="):
         return known
-    try:  # a link that pruning left, or a hash other than SHA-256
-        content = (context.files.root / row.path).read_bytes()
+    try:
+        content = (context.files.root / path).read_bytes()
         value = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest()).rstrip(b"=")
     except (OSError, ValueError):
         return ""

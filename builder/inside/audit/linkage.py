@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from builder.inside.audit.model import Context, Finding
 from builder.inside.elf import ElfFile
 from builder.inside.filesystem import FileSystem
+from builder.inside.links import follow
 
 # Sonames whose number is the CUDA major.
 _PLAIN = re.compile(
@@ -72,7 +73,7 @@ def needed_resolvable(context: Context) -> Iterator[Finding]:
             if _DRIVER.match(name) or name in system or name in with_torch:
                 continue
             # The same folder counts: packages load such siblings themselves before this one.
-            if any(_exists(files, place, name) for place in (*own, folder)):
+            if any(_exists(files, f"{place}/{name}") for place in (*own, folder)):
                 continue
             yield Finding(
                 "LNK002",
@@ -96,22 +97,26 @@ def expand(entry: str, folder: str) -> str:
     return os.path.normpath(text).lstrip("/")
 
 
-def _exists(files: FileSystem, folder: str, name: str) -> bool:
-    path = os.path.normpath(f"{folder}/{name}")
-    return path in files.sizes or (path in files.links and (files.root / path).exists())
+def _exists(files: FileSystem, path: str) -> bool:
+    return path in files.sizes or follow(files.root, path) in files.sizes
 
 
 def system_libraries(files: FileSystem) -> frozenset[str]:
-    """Names in the folders of the dynamic loader."""
-    present = [files.root / place for place in loader_folders(files)]
-    return frozenset(entry.name for folder in present for entry in folder.iterdir())
+    """Names in the folders of the dynamic loader, but for links that lead nowhere."""
+    return frozenset(
+        entry.name
+        for place in loader_folders(files)
+        for entry in (files.root / place).iterdir()
+        if _exists(files, f"{place}/{entry.name}")
+    )
 
 
 def loader_folders(files: FileSystem) -> list[str]:
-    """Folders that the dynamic loader looks into, relative to the root, those that exist."""
+    """Folders that the dynamic loader looks into, relative to the root, links followed."""
     places = [*_SYSTEM, *(f"{place}/x86_64-linux-gnu" for place in ("lib", "usr/lib"))]
     places += [folder.lstrip("/") for _, folder in configured_folders(files)]
-    return [place for place in dict.fromkeys(places) if (files.root / place).is_dir()]
+    real = dict.fromkeys(follow(files.root, place) for place in places)
+    return [place for place in real if place is not None and (files.root / place).is_dir()]
 
 
 def configured_folders(files: FileSystem) -> list[tuple[str, str]]:
@@ -122,7 +127,9 @@ def configured_folders(files: FileSystem) -> list[tuple[str, str]]:
         if conf.is_file():
             lines = conf.read_text("utf-8", "replace").splitlines()
             where = str(conf.relative_to(files.root))
-            found += [(where, line.strip()) for line in lines if line.startswith("/")]
+            # As ldconfig reads it: blanks before, a comment or `=TYPE` behind (ldconfig(8)).
+            entries = [re.split("[#=]", line)[0].strip() for line in lines]
+            found += [(where, entry) for entry in entries if entry.startswith("/")]
     return found
 
 

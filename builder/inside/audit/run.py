@@ -51,6 +51,11 @@ def audit(
             findings.extend(rule.check(context))
         except NotElfError as exc:
             findings.append(Finding(rule.code, str(exc), "unreadable", "reinstall the file"))
+        except Exception as exc:  # a file of a form that the rule does not know is no pass
+            text = f"the rule cannot be applied: {exc!r}"
+            findings.append(
+                Finding(rule.code, rule.title, text, "look at the file that it reads, or mend it")
+            )
         seconds[rule.code] = clock() - begin
         if not context.checked.get(rule.code) and not any(f.code == rule.code for f in findings):
             text = "the rule found nothing to look at"
@@ -117,7 +122,12 @@ def table(outcome: Outcome) -> list[str]:
     for finding in result.errors:
         lines.append(f"{finding.code} {finding.file}: {finding.evidence}")
         lines.append(f"       {finding.remedy}")
-    return lines
+    return [_printable(line) for line in lines]
+
+
+def _printable(line: str) -> str:
+    """A file's name may hold line ends, which would forge a row, and bytes that are no text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _related(rule: Rule) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from builder.inside.audit.model import Context, Finding
 from builder.inside.distributions import normalise
+from builder.inside.links import follow
 
 _RELEASE = re.compile(rb"Cuda compilation tools, release (\d+\.\d+), V([\d.]+\d)")
 _SYSTEM = {
@@ -65,7 +66,8 @@ def present(context: Context) -> Iterator[Finding]:
                 "JIT001", pattern, f"{what} is missing", "add it to base.runtime_packages"
             )
     context.count("JIT001")
-    if not any((files.root / p).exists() for p in (_venv(context) + "/bin/ninja", "usr/bin/ninja")):
+    ninjas = (_venv(context) + "/bin/ninja", "usr/bin/ninja")
+    if not any(follow(files.root, name) for name in ninjas):
         yield Finding("JIT001", "ninja", "ninja is missing", "lock the ninja distribution")
     if not has_toolkit(context):
         if not (context.target.stand_in and context.target.toolchain_reason):
@@ -76,10 +78,10 @@ def present(context: Context) -> Iterator[Finding]:
     where = str(home.relative_to(files.root))
     for name in _TOOLKIT:
         context.count("JIT001")
-        if not (home / name).exists():
+        if not follow(files.root, f"{where}/{name}"):
             yield Finding("JIT001", f"{where}/{name}", "missing from the CUDA toolkit", _REMEDY)
     context.count("JIT001")
-    if not any((home / name).exists() for name in _CCCL):
+    if not any(follow(files.root, f"{where}/{name}") for name in _CCCL):
         yield Finding("JIT001", f"{where}/{_CCCL[0]}", "no CCCL headers", _REMEDY)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.inside.distributions import normalise, read_distributions
+from builder.inside.filesystem import LayoutError, scan
 from tests.builder.inside.tree import SITE, Tree
 
 
@@ -35,3 +36,19 @@ def test_metadata_without_a_name_is_refused(tree: Tree) -> None:
     (tree.site / "tool-1.dist-info/METADATA").unlink()
     with pytest.raises(ValueError, match="tool-1"):
         read_distributions(tree.root, tree.site)
+
+
+@pytest.mark.parametrize("content", [b"a\xff,,\n", b'"' + b"x" * (1 << 18) + b'",,\n'])
+def test_a_record_that_cannot_be_read_is_named(tree: Tree, content: bytes) -> None:
+    tree.install("tool", "1")
+    (tree.site / "tool-1.dist-info/RECORD").write_bytes(content)
+    with pytest.raises(ValueError, match=r"tool-1\.dist-info/RECORD"):
+        read_distributions(tree.root, tree.site)
+    with pytest.raises(LayoutError, match=r"tool-1\.dist-info/RECORD"):
+        scan(tree.root)
+
+
+def test_a_name_with_a_line_separator_is_one_row(tree: Tree) -> None:
+    tree.install("tool", "1", extra={"a\u2028b.py": "x"})
+    found = {d.name: d for d in read_distributions(tree.root, tree.site)}["tool"]
+    assert f"{SITE}/a\u2028b.py" in {row.path for row in found.files}

@@ -224,15 +224,20 @@ def test_a_wheels_own_bill_of_materials_is_read(take: Take, tree: Tree, tmp_path
     ]
     tree.install("own", "1.0")
     tree.write(f"{SITE}/own-1.0.dist-info/sboms/x.cdx.json", json.dumps({"components": parts}))
-    tree.write(f"{SITE}/own-1.0.dist-info/sboms/broken.json", "no JSON")
+    for number, text in enumerate(("no JSON", "[]", '{"components": null}', "7")):
+        tree.write(f"{SITE}/own-1.0.dist-info/sboms/broken{number}.json", text)
+    odd = [{"name": "odd", "version": "1", "licenses": [None, 7, {"expression": "MIT"}]}]
+    tree.write(f"{SITE}/own-1.0.dist-info/sboms/y.cdx.json", json.dumps({"components": odd}))
     take()
     found = distribution(tmp_path, "own")["embedded"]
     assert [(e["name"], e.get("scope", "")) for e in found] == [
+        ("odd", ""),
         ("perhaps", "optional"),
         ("serde", ""),
     ]
-    assert found[1]["purl"] == "pkg:cargo/serde@1.2#src"
-    assert found[1]["licence"] == "MIT OR Apache-2.0"
+    assert found[0]["licence"] == "MIT"
+    assert found[2]["purl"] == "pkg:cargo/serde@1.2#src"
+    assert found[2]["licence"] == "MIT OR Apache-2.0"
     assert "/home/" not in (tmp_path / "inventory.json").read_text()
 
 
@@ -261,3 +266,34 @@ def test_a_damaged_library_is_named(take: Take, tree: Tree) -> None:
     path.write_bytes(data)
     with pytest.raises(NotElfError, match="libc10"):
         read_header(path, "torch/lib/libc10.so")
+
+
+def test_a_name_that_is_no_utf8_comes_back(tree: Tree, take: Take, tmp_path: Path) -> None:
+    name = "ext/_\udcff.so"
+    tree.library("ext/plain.so")
+    (tree.site / "ext/plain.so").rename(tree.site / name)
+    take()
+    assert native(tmp_path, name)["kind"] == "library"
+
+
+def test_a_package_that_is_half_installed_is_none(tree: Tree, take: Take, tmp_path: Path) -> None:
+    status = tree.root / "var/lib/dpkg/status"
+    more = (
+        "\nPackage: half\nStatus: install reinstreq half-installed\nVersion: 1\nArchitecture: all\n"
+        "\nPackage: whole\nStatus: hold ok installed\nVersion: 1\nArchitecture: all\n"
+    )
+    status.write_text(status.read_text() + more)
+    take()
+    names = {p["name"] for p in read(tmp_path)["debian"]["packages"]}
+    assert "whole" in names and not names & {"half", "gone"}
+
+
+def test_a_header_that_cannot_be_read_is_damage(tree: Tree) -> None:
+    """An offset that no file has, which the system refuses."""
+    tree.library("ext/_ext.so")
+    path = tree.site / "ext/_ext.so"
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, 40, 1 << 62)
+    path.write_bytes(data)
+    with pytest.raises(NotElfError, match="the file"):
+        read_header(path, "the file")

@@ -47,3 +47,24 @@ def test_a_distribution_without_record_is_an_error(
     assert main(["--site", str(site)]) == SETTLE_FAILED
     assert "RECORD" in capsys.readouterr().err
     assert (site / "pkg-1.dist-info/uv_cache.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"pkg/\xff.py,,\n", b'"' + b"x" * (1 << 18) + b'",,\n'])
+def test_a_record_that_cannot_be_read_is_named_and_nothing_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    site = installed(tmp_path, "{}")
+    (site / "pkg-1.dist-info/RECORD").write_bytes(content)
+    before = everything(site)
+    assert main(["--site", str(site)]) == SETTLE_FAILED
+    assert "pkg-1.dist-info/RECORD" in capsys.readouterr().err
+    assert everything(site) == before
+
+
+def test_a_name_with_a_line_separator_stays_one_row(tmp_path: Path) -> None:
+    site = installed(tmp_path, "{}")
+    record = site / "pkg-1.dist-info/RECORD"
+    odd = 'pkg/a\u2028b.py,sha256=x,1\n"pkg/c\nd.py",sha256=y,2\n'
+    record.write_text(record.read_text() + odd, "utf-8")
+    settle(site)
+    assert record.read_text("utf-8").endswith(odd)

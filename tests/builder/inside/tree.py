@@ -290,6 +290,9 @@ def clean_tree(root: Path) -> Tree:
     cache.mkdir(parents=True)
     cache.chmod(0o2775)
     tree.write("etc/debian_version", "12.11\n")
+    tree.write("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+    tree.write("etc/shadow", "root:*:20000::::::\ndaemon:!:20000::::::\nnobody::20000::::::\n")
+    tree.write("etc/ld.so.conf.d/libc.conf", "# libc\n/usr/local/lib/\n")
     tree.write(
         "var/lib/dpkg/status",
         "Package: g++\nStatus: install ok installed\nArchitecture: amd64\nVersion: 4:12.2.0-3\n\n"

@@ -217,6 +217,20 @@ def test_the_tag_and_the_labels(image: Image, tmp_path: Path) -> None:
     assert check_tag(stand_in, "0.1.0-cu128-stand-in-0123456789abcdef").state == "ok"
 
 
+@pytest.mark.parametrize("lacks", ["variant", "stand-in", "build-id", "all"])
+def test_a_tag_is_not_judged_without_the_labels_that_give_it(image: Image, lacks: str) -> None:
+    """It was not moved: the image is another's. That the labels lack is its own finding."""
+    image.labels = {
+        name: value
+        for name, value in image.labels.items()
+        if lacks != "all" and name != f"{PREFIX}.{lacks}"
+    }
+    row = check_tag(image, "t1")
+    assert row.error is None
+    assert row.state != "ok"
+    assert check_labels(image).error is EvidenceError
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -295,3 +309,20 @@ def test_a_diff_id_is_of_the_unpacked_bytes(
     path = tmp_path / "layer"
     path.write_bytes(pack(content))
     assert diff_id(path, media_type) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.mark.parametrize("suites", [{}, {"image/abi": Count(0, 0, 9)}])
+def test_a_receipt_of_nothing_shows_nothing(image: Image, suites: dict[str, Count]) -> None:
+    """Signed or not: every test skipped, or none run, is no level."""
+    made = bound(image, suites=suites)
+    assert "no test of it passed" in contradiction(made, image)
+    rows = check_receipts(believed(of(image, to_predicate(made))), image, ["cpu-verified"])
+    assert any("no test of it passed" in str(row) for row in rows)
+
+
+def test_a_suite_that_was_skipped_whole_verifies_nothing(image: Image) -> None:
+    suites = {"image/abi": Count(3, 0, 1), "e2e/lossless": Count(0, 0, 9)}
+    made = bound(image, level="cpu-verified", suites=suites)
+    assert contradiction(made, image) == "e2e/lossless: every test was skipped"
+    some = bound(image, level="cpu-verified", suites={"image/abi": Count(3, 0, 1)})
+    assert contradiction(some, image) == ""

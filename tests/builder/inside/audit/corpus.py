@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from elftools.elf.elffile import ELFFile
 
 from tests.builder.inside.tree import (
     C10_CALL,
@@ -95,6 +100,56 @@ def _hole(tree: Tree) -> None:
     (tree.site / "holey.py").unlink()
 
 
+def _linked_library(name: str, target: str) -> Callable[[Tree], object]:
+    """The loader's folder has it, as a link."""
+
+    def act(tree: Tree) -> None:
+        (tree.root / SYSTEM / name).symlink_to(target)
+        tree.library(COMMON_OPS, needed=[name])
+
+    return act
+
+
+def _without_section_headers(tree: Tree) -> None:
+    path = tree.site / COMMON_OPS
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, 40, 0)  # e_shoff
+    struct.pack_into("<HH", data, 60, 0, 0)  # e_shnum, e_shstrndx
+    path.write_bytes(data)
+
+
+def _section(kind: str, offset: int, form: str, value: int) -> Callable[[Tree], object]:
+    """A field of a section's header, by its offset there (ELF-64, section header)."""
+
+    def act(tree: Tree) -> None:
+        tree.library(COMMON_OPS, requires={"libc.so.6": "GLIBC_2.34"})
+        path = tree.site / COMMON_OPS
+        data = bytearray(path.read_bytes())
+        elf = ELFFile(io.BytesIO(bytes(data)))
+        (number,) = (n for n, s in enumerate(elf.iter_sections()) if s["sh_type"] == kind)
+        struct.pack_into(form, data, elf["e_shoff"] + number * elf["e_shentsize"] + offset, value)
+        path.write_bytes(data)
+
+    return act
+
+
+def _in_place_of_holey(target: str) -> Callable[[Tree], object]:
+    """A recorded file has become a link."""
+
+    def act(tree: Tree) -> None:
+        _hole(tree)
+        (tree.site / "holey.py").symlink_to(target)
+
+    return act
+
+
+def _bare(tree: Tree, row: str) -> None:
+    (record,) = tree.site.glob("torch-*.dist-info/RECORD")
+    rows = record.read_text().splitlines()
+    name = row.partition(",")[0]
+    record.write_text("\n".join(row if r.startswith(name) else r for r in rows) + "\n")
+
+
 def _both_own(tree: Tree) -> None:
     tree.install("first", "1", extra={"shared.py": "one"})
     tree.install("second", "1", extra={"shared.py": "two"})
@@ -169,7 +224,32 @@ CORPUS = [
         _elsewhere,
         "libother.so",
     ),
+    Broken(
+        "LNK002",
+        "a link that leads nowhere",
+        _linked_library("libgone.so.1", "libgone.so.1.2"),
+        "libgone.so.1",
+    ),
+    Broken(
+        "LNK002",
+        "a link that only this machine follows",
+        _linked_library("libhost.so.1", sys.executable),
+        "libhost.so.1",
+    ),
     Broken("LNK003", "a library that was cut off", _cut, "damaged"),
+    Broken("LNK003", "no section headers", _without_section_headers, "cannot be read"),
+    Broken(
+        "LNK003",
+        "an offset that no file has",
+        _section("SHT_DYNAMIC", 24, "<Q", 1 << 62),
+        "common_ops.abi3.so damaged",
+    ),
+    Broken(
+        "LNK003",
+        "billions of versions",
+        _section("SHT_GNU_verneed", 44, "<I", 0xFFFFFFFF),
+        "4294967295 versions",
+    ),
     Broken(
         "LNK003",
         "a fat binary that cannot be read",
@@ -227,6 +307,12 @@ CORPUS = [
         lambda tree: tree.library("ext/_ext.so", runpath="/usr/local/cuda/compat"),
         "/usr/local/cuda/compat",
     ),
+    Broken(
+        "LNK006",
+        "a loader's configuration as ldconfig takes it",
+        _write("etc/ld.so.conf.d/zz.conf", "# one\n  /usr/local/cuda/compat=libc6 # two\n"),
+        "puts /usr/local/cuda/compat into",
+    ),
     Broken("LNK006", "a preload", _write("etc/ld.so.preload", "/x.so\n"), "preloads"),
     Broken("LNK006", "a cache", _write("etc/ld.so.cache", b"\0libcuda.so.1\0"), "libcuda.so"),
     Broken(
@@ -266,6 +352,12 @@ CORPUS = [
         "built for the neighbouring torch",
         _replace(f"{SITE}/ddtree_overlay/_build_info.json", "2.11.0+cu130", "2.10.0+cu128"),
         "2.10.0+cu128",
+    ),
+    Broken(
+        "ABI003",
+        "a stamp of another form",
+        _write(f"{SITE}/ddtree_overlay/_build_info.json", "[]"),
+        "cannot be applied",
     ),
     Broken("ABI003", "no stamp", _remove(f"{SITE}/ddtree_overlay/_build_info.json"), "no stamp"),
     Broken(
@@ -440,6 +532,9 @@ CORPUS = [
     Broken("MIX001", "a suffix", lambda t: t.install("nvidia-nccl-cu12", "2.28.9"), "CUDA 12"),
     Broken("MIX001", "cuda12x", lambda t: t.install("cupy-cuda12x", "14.0"), "CUDA 12"),
     Broken("MIX001", "a local version", lambda t: t.install("ext", "0.4.5+cu129"), "CUDA 12"),
+    Broken(
+        "MIX001", "another's version", lambda t: t.install("ext", "2.8+cu12torch2.8"), "CUDA 12"
+    ),
     Broken("MIX001", "bindings", lambda t: t.install("cuda-bindings", "12.9.4"), "CUDA 12"),
     Broken(
         "MIX001",
@@ -482,6 +577,18 @@ CORPUS = [
     ),
     Broken(
         "REG003",
+        "an answer and then a crash",
+        _write("opt/ddtree/venv/bin/python", PYTHON + "echo; echo Aborted >&2; exit 134\n"),
+        "Aborted",
+    ),
+    Broken(
+        "REG003",
+        "an answer of another form",
+        _write("opt/ddtree/venv/bin/python", "#!/bin/sh\necho []\n"),
+        "cannot be applied",
+    ),
+    Broken(
+        "REG003",
         "another SGLang is imported than lies there",
         _write("opt/ddtree/venv/bin/python", PYTHON.replace("speculative_ddtree_budget", "x")),
         "speculative_ddtree_budget",
@@ -508,6 +615,7 @@ CORPUS = [
         ),
         "decides nothing",
     ),
+    Broken("REG004", "no text", _write(f"{SITE}/{SM120}", b"\xff"), "cannot be applied"),
     Broken("REG004", "a file that moved", _remove(f"{SITE}/{SM120}"), "unreadable"),
     Broken("JIT001", "no compiler", _remove("usr/bin/g++"), "C++"),
     Broken("JIT001", "no Python headers", _remove("usr/include/python3.11/Python.h"), "headers"),
@@ -684,10 +792,37 @@ CORPUS = [
     ),
     Broken("DST002", "one file of two distributions", _both_own, "shared.py"),
     Broken(
+        "DST002",
+        "two versions of one distribution",
+        lambda tree: tree.install("Torch", "2.9.1"),
+        "installed 2 times: 2.11.0, 2.9.1",
+    ),
+    Broken(
         "DST003",
         "a recorded file is gone",
         _hole,
         "holey.py",
+    ),
+    Broken("DST003", "a link that leads nowhere", _in_place_of_holey("gone.py"), "holey.py"),
+    Broken("DST003", "a link that leaves the image", _in_place_of_holey(__file__), "holey.py"),
+    Broken("DST003", "a link in a circle", _in_place_of_holey("holey.py"), "holey.py"),
+    Broken(
+        "DST003",
+        "files recorded without a hash",
+        lambda tree: _bare(tree, "torch/lib/libc10.so,,"),
+        "1 files are recorded without a hash, such as opt/ddtree/venv",
+    ),
+    Broken(
+        "DST003",
+        "a RECORD of names alone",
+        lambda tree: _bare(tree, "torch/lib/libc10.so"),
+        "1 files are recorded without a hash",
+    ),
+    Broken(
+        "DST005",
+        "a link to a file of another content",
+        _in_place_of_holey("torch/version.py"),
+        "holey 1 of 2",
     ),
     Broken(
         "DST004",
@@ -739,6 +874,9 @@ CORPUS = [
         "an index with a password",
         _write("etc/pip.conf", "[global]\nindex-url = https://user:word@index.example.com/\n"),
         "address with a password",
+    ),
+    Broken(
+        "SEC002", "a hash in passwd", _write("etc/passwd", "a:xyZZ0aBcDeFgH:0:0::/:\n"), "a has"
     ),
     Broken("SEC002", "a password", _write("etc/shadow", "root:$6$salt$hash:1::\n"), "root has"),
     Broken(

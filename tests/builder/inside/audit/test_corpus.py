@@ -8,7 +8,7 @@ from builder.inside.audit.rules import RULES
 from builder.inside.audit.run import audit
 from builder.inside.audit.torch_abi import extensions
 from tests.builder.inside.audit.corpus import CORPUS, Broken
-from tests.builder.inside.tree import PYTHON, SITE, Tree
+from tests.builder.inside.tree import PYTHON, SITE, SYSTEM, TOOLKIT, Tree
 
 
 @pytest.mark.parametrize("broken", CORPUS, ids=lambda b: f"{b.code}-{b.what}")
@@ -93,3 +93,41 @@ def test_one_content_recorded_by_two_owners_is_harmless(tree: Tree) -> None:
 def test_import_checks_are_not_run_unasked(tree: Tree) -> None:
     outcome = audit(tree.context(), RULES, [])
     assert [rule.code for rule in outcome.skipped] == ["REG003", "JIT005", "JIT006"]
+
+
+@pytest.mark.parametrize("said", ["/usr/local/cuda/compat", ":/x:/usr/local/cuda/lib64/stubs"])
+def test_the_image_s_own_environment_may_not_widen_the_loader_s_path(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", said)
+    found = audit(tree.context(import_checks=True), RULES, []).result.errors
+    assert [(f.code, f.file) for f in found] == [("LNK006", "LD_LIBRARY_PATH")]
+    # That of the machine that reads a folder says nothing.
+    assert audit(tree.context(), RULES, []).result.errors == ()
+
+
+def test_links_are_followed_as_inside_the_image(tree: Tree) -> None:
+    """Debian's alternatives are absolute, merged folders are links, pruning leaves relative ones."""
+    tree.install("twice", "1", extra={"twice/a.py": "same", "twice/b.py": "same"})
+    (tree.site / "twice/b.py").unlink()
+    (tree.site / "twice/b.py").symlink_to("a.py")
+    (tree.root / "lib").symlink_to("/usr/lib")
+    (tree.root / "etc/alternatives").mkdir()
+    (tree.root / "etc/alternatives/blas").symlink_to("/usr/lib/probe.so")
+    (tree.root / SYSTEM / "libblas.so.3").symlink_to("/etc/alternatives/blas")
+    tree.library("sgl_kernel/more.so", needed=["libblas.so.3"])
+    (tree.site / TOOLKIT / "lib/libcudart.so").unlink()
+    (tree.site / TOOLKIT / "lib/libcudart.so").symlink_to(f"/{SITE}/{TOOLKIT}/lib/libcudart.so.13")
+    assert audit(tree.context(import_checks=True), RULES, []).result.errors == ()
+
+
+def test_an_override_of_what_is_not_installed_is_no_requirement(tree: Tree) -> None:
+    outcome = audit(tree.context(overridden=["absent-one==1"]), RULES, [])
+    assert outcome.result.errors == ()
+
+
+def test_an_address_with_a_password_in_documentation_is_no_secret(tree: Tree) -> None:
+    text = "git clone https://user:password@example.com/x\n"
+    tree.write("usr/share/doc/git/README", text)
+    tree.write("var/lib/dpkg/info/git.list", text)
+    assert audit(tree.context(), RULES, []).result.errors == ()

@@ -33,12 +33,12 @@ RUNS = {
 _HEAD = """\
 # Build times and sizes
 
-Written by `python3 benchmarks/measure_build.py` (`--help` says what each step does and needs), which
-keeps what it measured in build.json. Wall-clock seconds of the whole command: environment, engine
-start and stop included for a build. Downloads come from whatever package mirror the machine uses,
-so a cold build says as much about the network as about us. Registry and engine are on one machine:
-push and pull seconds are those of compressing, hashing and unpacking; bytes are what a network
-would carry. Bytes pushed are counted by the client, bytes pulled by the registry's own log.
+Written by `python3 benchmarks/measure_build.py` (`--help` says what each step does and needs),
+which keeps what it measured in build.json. Wall-clock seconds of the whole command: environment,
+engine start and stop included for a build. Downloads come from whatever package mirror the machine
+uses, so a cold build says as much about the network as about us. Registry and engine are on one
+machine: push and pull seconds are those of compressing, hashing and unpacking; bytes are what a
+network would carry. Bytes pushed are counted by the client, bytes pulled by the registry's own log.
 """
 
 

@@ -22,9 +22,10 @@ from docker.models.containers import Container
 from builder import console
 from builder.context import describe_target
 from builder.engine import Engine
+from builder.engine.images import look_up
 from builder.errors import (
     AuditFailedError,
-    ImageAbsentError,
+    BuilderError,
     ImageReferenceError,
     UnknownVariantError,
 )
@@ -98,20 +99,10 @@ def audit_folder(root: Path, pins: dict[str, Any] | None) -> Audited:
 def audit_reference(engine: Engine, reference: str, pins: dict[str, Any] | None) -> Audited:
     """Audit an image of the engine, import and compile checks included.
 
-    Raises ImageAbsentError, ImageReferenceError (malformed), and AuditFailedError when it is no
-    appliance.
+    Raises ImageAbsentError, ImageReferenceError (malformed, or without `pins` and a manifest of
+    ours), and AuditFailedError when it cannot be audited.
     """
-    try:
-        image = engine.client.images.get(reference)
-    except docker.errors.ImageNotFound:
-        raise ImageAbsentError(
-            f"the engine has no image {reference}", "build it, pull it, or name one that is there"
-        ) from None
-    except docker.errors.APIError as exc:
-        raise ImageReferenceError(
-            f"{reference}: {exc.explanation or exc}",
-            "NAME:TAG, NAME@sha256:DIGEST or an image's id",
-        ) from None
+    image = look_up(engine, reference, "build it, pull it, or name one that `docker images` lists")
     volumes = (image.attrs.get("Config") or {}).get("Volumes")
     if volumes:  # a container of it has mounts there, and what is mounted is not audited
         raise _unusable(reference, f"it declares volumes: {', '.join(sorted(volumes))}")
@@ -130,7 +121,8 @@ def audit_reference(engine: Engine, reference: str, pins: dict[str, Any] | None)
     )
     try:
         if pins is None:
-            pins = _own_pins(_read(container, f"/{MANIFEST}", reference), reference)
+            manifest = _read(container, f"/{MANIFEST}", reference, ImageReferenceError)
+            pins = _own_pins(manifest, reference)
         _parsed(pins, reference)
         container.put_archive("/", _luggage(pins))
         with console.step(f"auditing {reference} in a container"):
@@ -177,12 +169,17 @@ def _files(pins: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 yield f"python/{top}/{path.relative_to(folder)}", path.read_bytes()
 
 
-def _read(container: Container, path: str, reference: str) -> bytes:
-    """One file of a container that need not run."""
+def _read(
+    container: Container,
+    path: str,
+    reference: str,
+    absent: type[BuilderError] = AuditFailedError,
+) -> bytes:
+    """One file of a container that need not run. Raises `absent` where there is none."""
     try:
         stream, _ = container.get_archive(path)
     except docker.errors.NotFound:
-        raise _unusable(reference, f"{path} is missing") from None
+        raise absent(f"{reference} cannot be audited: {path} is missing", _REMEDY) from None
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
         member = archive.getmembers()[0]
         held = archive.extractfile(member) if member.isreg() else None

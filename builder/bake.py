@@ -119,7 +119,7 @@ def failure(lines: list[str], log: Path, returncode: int) -> BuilderError:
         return DiskSpaceError(
             "the engine ran out of disk space during the build",
             "free space on the engine's data root (`docker system prune`, or "
-            "`python build.py engine prune` for the private engine)",
+            "`python3 build.py engine prune` for the private engine)",
         )
     if AUDIT_EXIT in codes:
         findings = [m.group(1) for line in lines for m in [_FINDING.match(line)] if m]

@@ -23,9 +23,9 @@ Build one appliance image: check the inputs, start an engine if none answers, bu
 result's file system, label it with what was observed there, and run it once. An image whose audit
 or proof fails never gets its name.
 
-  python build.py --cuda cu130
-  python build.py --cuda cu128 --wheelhouse /media/wheels
-  python build.py --cuda cu128 --stand-in --engine private
+  python3 build.py --cuda cu130
+  python3 build.py --cuda cu128 --wheelhouse /media/wheels
+  python3 build.py --cuda cu128 --stand-in --engine private
 """
 
 
@@ -111,7 +111,7 @@ def summary(target: Target, result: BuildResult, *, private: bool) -> str:
     local = f"{result.reference.partition(':')[0]}:{target.name}"
     run = f"docker run --rm {local} version"
     if private:
-        run = f"python build.py engine exec -- {run}"
+        run = f"python3 build.py engine exec -- {run}"
     state = "up to date" if result.up_to_date else "built, audited and run"
     lines = [
         f"{result.reference}: {state} in {result.seconds:.1f} s",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import console
+from builder.arguments import nonempty, path
 from builder.bundle.gather import gather
 from builder.bundle.make import BundleResult, make_bundle
 from builder.bundle.signing import signer
@@ -28,16 +29,16 @@ check, load and serve the image:
   SHA256SUMS      checksums of every file; SHA256SUMS.sig their signature by cosign's key
   import.sh       verifies all of this on the host, then loads the image; README.txt: by hand
 
-  python build.py bundle --cuda cu130 --to /media/stick/ddtree --key cosign.key
-  python build.py bundle --cuda cu130 --to ddtree.tar --key awskms:///alias/release
-  python build.py bundle --cuda cu130 --to /tmp/ddtree --unsigned
+  python3 build.py bundle --cuda cu130 --to /media/stick/ddtree --key cosign.key
+  python3 build.py bundle --cuda cu130 --to ddtree.tar --key awskms:///alias/release
+  python3 build.py bundle --cuda cu130 --to /tmp/ddtree --unsigned
 
 and on the host, where cosign.pub came another way than the bundle:
 
   bash import.sh --key cosign.pub
 
-The image is built first (`python build.py --cuda cu130`). Nothing that exists is overwritten, and a
-bundle appears whole or not at all. Two bundles of one image are equal but for the signature. A
+The image is built first (`python3 build.py --cuda cu130`). Nothing that exists is overwritten, and
+a bundle appears whole or not at all. Two bundles of one image are equal but for the signature. A
 folder suits media that take no file of 4 GiB (FAT): its largest file is the largest layer.
 """
 
@@ -53,7 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_target_options(parser)
     parser.add_argument(
         "--to",
-        type=Path,
+        type=path("DIR|FILE.tar"),
         required=True,
         metavar="DIR|FILE.tar",
         help="where the bundle goes: a new or empty folder, or a new file",
@@ -65,6 +66,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--image",
         metavar="REF",
+        type=nonempty("REF"),
         help="another image of this target on the engine (default: the last one built)",
     )
     parser.add_argument(
@@ -80,7 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(args: argparse.Namespace, project: Project) -> int:
     console.set_quiet(args.quiet)
-    if bool(args.key) == args.unsigned:
+    if (args.key is not None) == args.unsigned:
         args.usage_error("name the key by --key, or say --unsigned (one of both)")
     if args.unsigned and args.key_password_file:
         args.usage_error("--key-password-file goes with --key")
@@ -88,7 +90,7 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     destination: Path = args.to.expanduser().absolute()
     check_destination(destination)
     sign = None
-    if args.key:
+    if args.key is not None:
         key = signing_key(args.key, args.key_password_file)
         sign = signer(project, target.shared, key)
     reference = args.image or f"{target.shared.project.image_name}:{target.name}"

@@ -33,12 +33,12 @@ INTERRUPTED = 130
 DESCRIPTION = """\
 Build the DDTree appliance: SGLang with Diffusion Draft Tree speculation for RTX PRO 6000 (sm_120).
 
-  python build.py --cuda cu130            build, audit, label and prove the CUDA 13.0 image
-  python build.py --cuda cu128            the CUDA 12.8 image (needs the PyTorch index and GitHub)
-  python build.py --cuda cu128 --stand-in the CUDA 12.8 path from PyPI alone, for tests
-  python build.py test                    every check, image tests included
-  python build.py push REGISTRY/NAME --key cosign.key       send it, signed, with its evidence
-  python build.py verify REGISTRY/NAME@DIGEST --key cosign.pub
+  python3 build.py --cuda cu130             build, audit, label and prove the CUDA 13.0 image
+  python3 build.py --cuda cu128             the CUDA 12.8 image (needs PyTorch's index and GitHub)
+  python3 build.py --cuda cu128 --stand-in  the CUDA 12.8 path from PyPI alone, for tests
+  python3 build.py test                     every check, image tests included
+  python3 build.py push REGISTRY/NAME --cuda cu130 --key cosign.key  send it, with its evidence
+  python3 build.py verify REGISTRY/NAME@DIGEST --key cosign.pub
 """
 EPILOG = (
     "The verb defaults to `build`. Each verb has its own --help. "

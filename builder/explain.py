@@ -90,7 +90,7 @@ def trail(project: Project, target: Target, key: str) -> list[Step]:
     elif target.stand_in and f"stand_in.{key}" in keys:
         key = f"stand_in.{key}"
     if key not in keys:
-        near = difflib.get_close_matches(key, keys, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(key, keys, n=3, cutoff=0.6)
         raise UnknownPinError(
             f"no pin named {key!r} for {target.name}",
             f"near: {', '.join(near)}" if near else f"`explain {target.variant}` lists all pins",

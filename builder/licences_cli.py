@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from builder import console
+from builder.arguments import nonempty
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
 from builder.pins import load_shared
@@ -17,10 +18,10 @@ DESCRIPTION = """\
 List the licences of all that an image ships: Debian packages, Python distributions, what is
 compiled or bundled into them, every native file, our kernels, the archives of the CUDA toolkit.
 
-  python build.py licences ddtree-appliance:cu130         a table: licences by count, then what
-                                                          needs a person's look
-  python build.py licences ddtree-appliance:cu130 --json  each part: licence, what says so, and
-                                                          where its text lies in the image
+  python3 build.py licences ddtree-appliance:cu130         a table: licences by count, then what
+                                                           needs a person's look
+  python3 build.py licences ddtree-appliance:cu130 --json  each part: licence, what says so, and
+                                                           where its text lies in the image
 
 What needs a look: proprietary, copyleft, limited copyleft, unknown, and no text in the image. A
 part inside another with the same licence is counted, and listed with the other alone.
@@ -44,7 +45,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("reference", metavar="IMAGE", help="an image on the engine")
+    parser.add_argument(
+        "reference", metavar="IMAGE", type=nonempty("IMAGE"), help="an image on the engine"
+    )
     parser.add_argument("--json", action="store_true", help="print the document on stdout")
     add_engine_option(parser)
     parser.set_defaults(handler=_run)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import docker.errors
-
 from builder import qualification
 from builder.engine import Engine
-from builder.errors import ImageAbsentError, ImageReferenceError
+from builder.engine.images import look_up
+from builder.errors import ImageReferenceError
 from builder.pins import Target
 from builder.registry.reference import Reference, parse_reference
 
@@ -52,29 +51,23 @@ def find_image(
 ) -> LocalImage:
     """The image that the last build of the target made, or the one of that name.
 
-    Raises ImageAbsentError (with the command that builds it) and ImageReferenceError (no image of
-    ours, or built from no commit).
+    Raises ImageAbsentError (with the command that builds it), ImageReferenceError (no name, no
+    image of ours, or built from no commit) and EngineFailedError.
     """
     local = reference or f"{target.shared.project.image_name}:{target.name}"
-    try:
-        found = engine.client.images.get(local)
-    except docker.errors.ImageNotFound:
-        raise ImageAbsentError(
-            f"the engine has no image {local}", f"build it: {_build_command(target)}"
-        ) from None
+    build = f"build it: {_build_command(target)}"
+    listed = ", or name one that `docker images` lists" if reference else ""
+    found = look_up(engine, local, build + listed)
     labels: Mapping[str, str] = found.labels or {}
     try:
         name, build_id = qualification.target_name(labels), qualification.build_id(labels)
         version, revision = labels[_VERSION], labels[_REVISION]
     except KeyError as exc:
         raise ImageReferenceError(
-            f"{local} was not built by build.py: it has no label {exc}",
-            f"build it: {_build_command(target)}",
+            f"{local} was not built by build.py: it has no label {exc}", build
         ) from None
     if name != target.name:
-        raise ImageReferenceError(
-            f"{local} is an image of {name}", f"build it: {_build_command(target)}"
-        )
+        raise ImageReferenceError(f"{local} is an image of {name}", build)
     if (revision.endswith("-dirty") or revision == "unknown") and not allow_dirty:
         tree = "no git checkout" if revision == "unknown" else "a tree with uncommitted changes"
         raise ImageReferenceError(
@@ -96,4 +89,4 @@ def check_tag_of(image: LocalImage, reference: Reference) -> None:
 
 def _build_command(target: Target) -> str:
     stand_in = " --stand-in" if target.stand_in else ""
-    return f"python build.py --cuda {target.variant}{stand_in}"
+    return f"python3 build.py --cuda {target.variant}{stand_in}"

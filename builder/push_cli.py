@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from builder import console
+from builder.arguments import nonempty
 from builder.engine import acquire
 from builder.engine.cli import add_engine_option
 from builder.errors import SigningError
@@ -29,9 +30,9 @@ Push the image that was built last for a target, sign it and attach its evidence
   3. sign that digest; attest SBOMs (SPDX, CycloneDX), provenance and this image's receipts
   4. set the image's own tag, <version>-<target>-<build id>, which is never moved
 
-  python build.py push registry.example.com/team/ddtree-appliance --cuda cu130 --key cosign.key
-  python build.py push 127.0.0.1:5000/ddtree --cuda cu130 --unsigned
-  python build.py push REGISTRY/NAME --cuda cu128 --stand-in --key cosign.key --dry-run
+  python3 build.py push registry.example.com/team/ddtree-appliance --cuda cu130 --key cosign.key
+  python3 build.py push 127.0.0.1:5000/ddtree --cuda cu130 --unsigned
+  python3 build.py push REGISTRY/NAME --cuda cu128 --stand-in --key cosign.key --dry-run
 
 Name, credentials, right to push, key and password are checked before anything is exported. A push
 that breaks off is resumed, then repeated; blobs that arrived whole are never sent again, and no tag
@@ -54,6 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "reference",
         metavar="REGISTRY/NAME",
+        type=nonempty("REGISTRY/NAME"),
         help="the repository; a tag is taken only if it is the image's own",
     )
     add_target_options(parser)
@@ -83,13 +85,13 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     reference = destination(args.reference)
     key = None
     if not args.unsigned:
-        if not args.key:
+        if args.key is None:
             raise SigningError(
                 "an image is pushed with a signature, and no key was given",
                 "--key cosign.key (`cosign generate-key-pair` makes one), or --unsigned",
             )
         key = signing_key(args.key, args.key_password_file)
-    elif args.key or args.key_password_file:
+    elif args.key is not None or args.key_password_file:
         raise SigningError("--unsigned takes no key", "drop one of the two")
     registry = open_registry(project, reference)
     signing = ready_to_sign(project, target.shared, key) if key else None

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from builder.errors import EvidenceError
+from builder.errors import EvidenceError, HostFileError
 from builder.receipts import Count, ImageId, Receipt
 
 # What must have passed before an image is called CPU-verified. Not e2e/mutations, which proves the
@@ -127,6 +127,13 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
                 about["stand_in"] is False and ours["stand-in"] == "false"
             ),
         }
+        wrong = [reason for reason, holds in facts.items() if not holds]
+        if wrong:  # before what only such a receipt holds as can qualify: the driver
+            raise EvidenceError(
+                f"the self-test's receipt does not qualify this image: {'; '.join(wrong)}",
+                "run `docker run --gpus all IMAGE selftest --receipt FILE` of this very image on "
+                "the GPUs that it is for",
+            )
         date = datetime.strptime(selftest["finished"], "%Y-%m-%dT%H:%M:%SZ")
         machine = {key: device[key] for key in ("cpu", "cores", "driver", "tp")}
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
@@ -134,13 +141,6 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
             f"not the receipt of a self-test: {type(exc).__name__} {exc}",
             "make it by `docker run --gpus all IMAGE selftest --receipt FILE`",
         ) from None
-    wrong = [reason for reason, holds in facts.items() if not holds]
-    if wrong:
-        raise EvidenceError(
-            f"the self-test's receipt does not qualify this image: {'; '.join(wrong)}",
-            "run `docker run --gpus all IMAGE selftest --receipt FILE` of this very image on the "
-            "GPUs that it is for",
-        )
     machine["gpus"] = [{"name": name, "architecture": sm} for name, sm in gpus]
     return _receipt(
         "gpu-qualified",
@@ -153,13 +153,14 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
 
 
 def read_selftest(path: Path) -> Any:
-    """The JSON of a self-test's receipt. Raises EvidenceError."""
+    """The JSON of a self-test's receipt. Raises HostFileError, EvidenceError (no JSON)."""
+    remedy = "name the file that selftest --receipt wrote"
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as exc:
-        raise EvidenceError(
-            f"{path}: {exc}", "name the file that selftest --receipt wrote"
-        ) from None
+    except OSError as exc:
+        raise HostFileError(f"{path}: {exc.strerror}", remedy) from None
+    except (ValueError, RecursionError) as exc:
+        raise EvidenceError(f"{path} is not JSON: {exc}", remedy) from None
 
 
 def stamp() -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder import console, proc
+from builder.arguments import nonempty
 from builder.bake import NoCache
 from builder.documents import check_documents
 from builder.engine import Engine, EngineMode, acquire
@@ -33,21 +34,21 @@ image (cu130 and the cu128 stand-in) a build and the image tests. Images are bui
 unchanged ones are reused. cu130 is then built a second time, in another folder with other caches,
 and must be the same image to the digest (the layers that are ours; --full: every layer, of both).
 
-  python build.py test                 everything
-  python build.py test --unit          what needs no engine (seconds)
-  python build.py test --image cu130   build and test one image only
-  python build.py test --full          also what takes long (ten minutes of load on each image,
-                                       the whole second builds)
+  python3 build.py test                 everything
+  python3 build.py test --unit          what needs no engine (minutes)
+  python3 build.py test --image cu130   build and test one image only
+  python3 build.py test --full          also what takes long (ten minutes of load on each image,
+                                        the whole second builds)
 
 With IMAGE, nothing is built: the suites look at that image, which is pulled if it is a registry's
 and not here. Versions, labels, ABI, files, users, entry point, health and answers of a server on
 the CPU take minutes; --suite all adds everything else. The table counts what ran: a skipped test
 is no passed one.
 
-  python build.py test registry.example/ddtree-appliance@sha256:DIGEST
-  python build.py test ddtree-appliance:cu130 --suite image/abi --suite image/labels
-  python build.py test IMAGE --suite all --record      receipts for the README's table of images
-  python build.py test IMAGE --selftest-receipt FILE   what a self-test on a GPU host wrote
+  python3 build.py test registry.example/ddtree-appliance@sha256:DIGEST
+  python3 build.py test ddtree-appliance:cu130 --suite image/abi --suite image/labels
+  python3 build.py test IMAGE --suite all --record      receipts for the README's table of images
+  python3 build.py test IMAGE --selftest-receipt FILE   what a self-test on a GPU host wrote
 """
 
 
@@ -73,7 +74,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     only.add_argument("--unit", action="store_true", help="only what needs no engine")
     only.add_argument("--image", choices=IMAGE_TARGETS, help="only one image: build it, test it")
     only.add_argument(
-        "reference", nargs="?", metavar="IMAGE", help="test this image: NAME:TAG, a digest or an id"
+        "reference",
+        nargs="?",
+        metavar="IMAGE",
+        type=nonempty("IMAGE"),
+        help="test this image: NAME:TAG, a digest or an id",
     )
     parser.add_argument(
         "--offline", action="store_true", help="no package index: skip tests marked `network`"
@@ -102,7 +107,7 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     options = Options(args.engine, args.offline, args.tight, args.full, args.record)
     if args.reference:
         return test_one(args, project)
-    stray = [name for name in ONLY_IMAGE if getattr(args, name)]
+    stray = [name for name in ONLY_IMAGE if getattr(args, name) not in (None, False, [])]
     if stray:
         args.usage_error(f"--{stray[0].replace('_', '-')} needs an IMAGE")
     if not args.image:

@@ -12,8 +12,10 @@ import docker.errors
 
 from builder import console, qualification, receipts
 from builder.engine import Engine
+from builder.engine.images import look_up
 from builder.errors import (
-    ChecksFailedError,
+    BuilderError,
+    DiskSpaceError,
     EngineAbsentError,
     ImageAbsentError,
     ImageReferenceError,
@@ -43,23 +45,18 @@ def find(engine: Engine, reference: str) -> Subject:
     """The image, pulled if it is a registry's and not here.
 
     Raises ImageReferenceError (malformed, moves, or no appliance), ImageAbsentError,
-    RegistryUnreachableError, RegistryRefusedError.
+    RegistryUnreachableError, RegistryRefusedError, DiskSpaceError, EngineFailedError.
     """
     try:
-        image = engine.client.images.get(reference)
-    except docker.errors.ImageNotFound:
+        image = look_up(engine, reference)
+    except ImageAbsentError:
         image = _pull(engine, reference)
-    except docker.errors.APIError as exc:
-        raise ImageReferenceError(
-            f"{reference}: {exc.explanation or exc}",
-            "NAME:TAG, NAME@sha256:DIGEST or an image's id",
-        ) from None
     labels = dict(image.labels)
     try:
         target, build_id = qualification.target_name(labels), qualification.build_id(labels)
     except KeyError as exc:
         raise ImageReferenceError(
-            f"{reference} is no DDTree appliance: it has no label {exc}",
+            f"{reference} is no DDTree appliance: it has no valid label {exc}",
             "name an image that build.py made; `docker images` lists what is here",
         ) from None
     digest = reference.partition("@")[2] or None
@@ -84,21 +81,29 @@ def _pull(engine: Engine, reference: str) -> Any:
         )
     with console.step(f"pulling {reference}"):
         try:
-            return engine.client.images.pull(reference)
+            # Not images.pull(): it drops what the engine says of a pull that breaks off half-way.
+            for line in engine.client.api.pull(reference, stream=True, decode=True):
+                if "error" in line:
+                    raise _pull_failed(reference, str(line["error"]))
+            return engine.client.images.get(reference)
         except docker.errors.NotFound as exc:
             raise ImageAbsentError(
                 f"{reference}: {exc.explanation or exc}",
                 "check the name; a private one needs `docker login` with this user",
             ) from None
         except docker.errors.APIError as exc:
-            said = str(exc.explanation or exc)
-            refused = any(word in said for word in ("denied", "unauthorized", "authentication"))
-            raise (RegistryRefusedError if refused else RegistryUnreachableError)(
-                f"{reference} cannot be pulled: {said}",
-                "log in with `docker login`"
-                if refused
-                else "check the registry's name and network",
-            ) from None
+            raise _pull_failed(reference, str(exc.explanation or exc)) from None
+
+
+def _pull_failed(reference: str, said: str) -> BuilderError:
+    what = f"{reference} cannot be pulled: {said}"
+    if "no space left" in said:
+        return DiskSpaceError(what, "make room in the engine's data folder, then run it again")
+    if any(word in said for word in ("denied", "unauthorized", "authentication")):
+        return RegistryRefusedError(what, "log in with `docker login`")
+    if any(word in said for word in ("not found", "manifest unknown", "no matching manifest")):
+        return ImageAbsentError(what, "check the name; the images are for linux/amd64")
+    return RegistryUnreachableError(what, "check the registry's name and network")
 
 
 def why_foreign(project: Project, labels: Mapping[str, str]) -> str:
@@ -111,15 +116,13 @@ def why_foreign(project: Project, labels: Mapping[str, str]) -> str:
 
 
 def choose(project: Project, asked: Sequence[str], *, full: bool) -> tuple[str, ...]:
-    """Names of suites: QUICK unless others are asked for. Raises ImageReferenceError."""
+    """Names of suites: QUICK unless others are asked for. Raises ValueError."""
     known = known_suites(project)
-    if full or "all" in asked:
+    unknown = [name for name in asked if name not in (*known, "all")]
+    if not unknown and (full or "all" in asked):
         return tuple(known)
-    unknown = [name for name in asked if name not in known]
     if unknown:
-        raise ChecksFailedError(
-            f"no suite named {', '.join(unknown)}", f"all, or of: {', '.join(known)}"
-        )
+        raise ValueError(f"no suite named {', '.join(unknown)}: all, or of {', '.join(known)}")
     return tuple(asked) or QUICK
 
 
@@ -128,12 +131,14 @@ def check_mounts(engine: Engine, image: str) -> None:
     with tempfile.TemporaryDirectory(prefix="ddtree-probe-") as scratch:
         probe = Path(scratch) / "probe"
         probe.write_text("here\n")
+        probe.chmod(0o644)  # the image's user is another one, whatever the umask here
         Path(scratch).chmod(0o755)
         said = b""
         try:
             said = engine.client.containers.run(
                 image,
-                ["cat", "/probe/probe"],
+                ["/probe/probe"],
+                entrypoint=["cat"],  # not the image's own: that is for the suites to judge
                 remove=True,
                 network_mode="none",
                 volumes={scratch: {"bind": "/probe", "mode": "ro"}},
@@ -216,7 +221,7 @@ def commit_receipts(project: Project, subject: Subject) -> None:
         return
     path = record(project, subject.target, found)
     levels = ", ".join(receipt.level for receipt in found)
-    console.info(f"{path.relative_to(project.root)}: {levels}; now `python build.py render`")
+    console.info(f"{path.relative_to(project.root)}: {levels}; now `python3 build.py render`")
 
 
 def as_text(subject: Subject, run: Run) -> str:

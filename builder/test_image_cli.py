@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from builder import console
+from builder.arguments import path
 from builder.attest import attest_receipts, digest_reference
 from builder.engine import Engine, acquire
-from builder.errors import ChecksFailedError
+from builder.errors import ChecksFailedError, EvidenceError
 from builder.pins import load_shared
 from builder.project import Project
+from builder.suites import Run
 from builder.supply.cosign import Cosign
 from builder.supply.keys import SigningKey, add_key_options, signing_key
 from builder.test_image import (
@@ -30,7 +31,7 @@ from builder.test_image import (
 )
 
 # Attributes of the parsed command line that mean nothing without an image.
-ONLY_IMAGE = ("suite", "json", "selftest_receipt", "attest", "key")
+ONLY_IMAGE = ("suite", "json", "selftest_receipt", "attest", "key", "key_password_file")
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     image.add_argument("--json", action="store_true", help="the result as JSON on stdout")
     image.add_argument(
         "--selftest-receipt",
-        type=Path,
+        type=path("FILE"),
         metavar="FILE",
         help="take GPU qualification from what `IMAGE selftest --receipt FILE` wrote; runs "
         "no suite unless --suite names one",
@@ -56,26 +57,34 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="attach the image's receipts to it in its registry (IMAGE by digest, with --key)",
     )
-    add_key_options(parser)
+    add_key_options(image)
 
 
 def test_one(args: argparse.Namespace, project: Project) -> int:
     """The suites against an image that exists; 54 where they fail."""
     # Before an engine is asked for anything: what the command line itself has wrong.
-    names = choose(project, args.suite, full=args.full)
+    try:
+        names = choose(project, args.suite, full=args.full)
+    except ValueError as exc:
+        args.usage_error(f"argument --suite: {exc}")
     if args.selftest_receipt and not args.suite and not args.full:
         names = ()
     key: SigningKey | None = None
     if args.attest:
         digest_reference(args.reference)
-        if not args.key:
+        if args.key is None:
             args.usage_error("--attest needs --key")
         key = signing_key(args.key, args.key_password_file)
+    elif args.key is not None or args.key_password_file:
+        args.usage_error("--key signs what --attest attaches: it needs --attest")
     with acquire(project, load_shared(project), args.engine, need_gib=1) as engine:
         subject = find(engine, args.reference)
         if args.selftest_receipt:
             qualify(project, subject, args.selftest_receipt)
         problem = _suites(args, project, engine, subject, names) if names else ""
+        if not names and args.json:
+            found = receipts_of(project, subject)
+            console.result_json(as_document(subject, Run((), ""), found))
         if args.record and not problem:
             commit_receipts(project, subject)
         if key is not None and not problem:
@@ -114,6 +123,11 @@ def _suites(
 
 def _attest(project: Project, subject: Subject, key: SigningKey) -> None:
     receipts = receipts_of(project, subject)
+    if not receipts:
+        raise EvidenceError(
+            f"the cache holds no receipt of {subject.reference}: nothing can be attached",
+            "earn one: --suite all, or --selftest-receipt FILE of a GPU host",
+        )
     image = digest_reference(subject.reference)
     cosign = Cosign.obtain(project, load_shared(project))
     added = attest_receipts(cosign, image, receipts, key)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from builder import console
+from builder.arguments import nonempty
 from builder.errors import SigningError
 from builder.pins import load_shared
 from builder.project import Project
@@ -28,10 +29,10 @@ Check an image in a registry, without pulling it and without an engine:
   SBOM, provenance, receipts
                signed by the key for this digest, and they agree with the labels
 
-  python build.py verify registry.example.com/team/ddtree-appliance@sha256:... --key cosign.pub
-  python build.py verify NAME:TAG --key cosign.pub --layers --require built,cpu-verified
-  python build.py verify NAME:TAG --key awskms:///alias/release --json
-  python build.py verify NAME:TAG --unsigned     integrity only: anyone may have made it
+  python3 build.py verify registry.example.com/team/ddtree-appliance@sha256:... --key cosign.pub
+  python3 build.py verify NAME:TAG --key cosign.pub --layers --require built,cpu-verified
+  python3 build.py verify NAME:TAG --key awskms:///alias/release --json
+  python3 build.py verify NAME:TAG --unsigned     integrity only: anyone may have made it
 
 The table goes to stdout. Exit code 0 if every check holds, else that of the worst failure:
 78 altered, 77 not signed by the key, 70 the tag is another image's, 76 the image is not whole,
@@ -52,7 +53,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("reference", metavar="REF", help="NAME@sha256:DIGEST (best) or NAME:TAG")
+    parser.add_argument(
+        "reference",
+        metavar="REF",
+        type=nonempty("REF"),
+        help="NAME@sha256:DIGEST (best) or NAME:TAG",
+    )
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument(
         "--key",
@@ -78,7 +84,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--signed-as",
         metavar="NAME",
-        default="",
+        type=nonempty("NAME"),
         help="the repository (REGISTRY/NAME) that the image was signed in, where it was copied "
         "from there together with its signature",
     )
@@ -98,7 +104,7 @@ def _run(args: argparse.Namespace, project: Project) -> int:
     )
     shared = load_shared(project)
     signer = None
-    if args.key:
+    if not args.unsigned:  # an empty --key is no --unsigned
         public = public_key(args.key)
         signer = Signer(Cosign.obtain(project, shared), public)
         console.info(f"cosign {signer.cosign.version} ({signer.cosign.program})")
@@ -128,12 +134,12 @@ def show(report: Report, *, as_json: bool) -> int:
 
 
 def _levels(text: str) -> tuple[str, ...]:
-    levels = tuple(level for level in text.split(",") if level)
+    levels = tuple(nonempty("a level")(level).strip() for level in text.split(","))
     wrong = sorted(set(levels) - set(LEVELS))
     if wrong:
         raise argparse.ArgumentTypeError(f"{', '.join(wrong)}: not one of {', '.join(LEVELS)}")
     return levels
 
 
-def _name(text: str) -> str:
+def _name(text: str | None) -> str:
     return parse_reference(text).name if text else ""

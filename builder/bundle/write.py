@@ -36,13 +36,17 @@ def check_destination(destination: Path) -> None:
         )
     taken = destination.is_symlink() or destination.exists()
     if taken and (is_tar(destination) or not destination.is_dir() or any(destination.iterdir())):
+        full = not is_tar(destination) and destination.is_dir()
         raise BundleError(
-            f"{destination} exists already", "remove it or name another place; nothing is replaced"
+            f"{destination} {'is not empty' if full else 'exists already'}",
+            "remove it or name another place; nothing is replaced",
         )
     parent = destination.parent
+    if not parent.exists():
+        raise BundleError(f"{parent} does not exist", "make that folder, or name another place")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise BundleError(
-            f"nothing can be written in {parent}", "make that folder, or name another place"
+            f"nothing can be written in {parent}", "check its owner and mode, or name another place"
         )
 
 

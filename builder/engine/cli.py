@@ -28,11 +28,11 @@ The Docker engine that builds run on: the one that answers, or a private one tha
 the time of a command and stopped at its end. The private engine keeps its images and build cache
 in the builder's cache folder.
 
-  python build.py engine status
-  python build.py engine exec -- docker run --rm ddtree-appliance:cu130 version
-  python build.py engine exec -- docker images
-  python build.py engine prune          drop build cache and images without a name
-  python build.py engine prune --all    delete everything that the private engine keeps
+  python3 build.py engine status
+  python3 build.py engine exec -- docker run --rm ddtree-appliance:cu130 version
+  python3 build.py engine exec -- docker images
+  python3 build.py engine prune          drop build cache and images without a name
+  python3 build.py engine prune --all    delete everything that the private engine keeps
 """
 
 

@@ -150,7 +150,7 @@ def _check_room(engine: Engine, place: Path, size: int, *, packed: float) -> Non
             raise DiskSpaceError(
                 f"the export needs {need:.1f} GiB below "
                 f"{' and '.join(str(path) for path, _ in shared)}, {free:.1f} GiB are free",
-                "free space there (`docker builder prune`, `python build.py engine prune`), or "
+                "free space there (`docker builder prune`, `python3 build.py engine prune`), or "
                 "set DDTREE_CACHE to another disk",
             )
 

@@ -9,18 +9,22 @@ registry follows). Credentials go to the registry and to the token service that 
 from __future__ import annotations
 
 import base64
+import json
 import re
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import docker.auth
 import docker.errors
+import docker.utils.config
 import requests
 
+from builder import console
 from builder.errors import RegistryRefusedError
 from builder.registry.documents import parse_json
 from builder.registry.reference import is_loopback, split_address
@@ -75,6 +79,7 @@ def find_credentials(registry: str) -> Credentials | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error below says what the warning says
+            _warn_of_no_json()
             found: Any = docker.auth.load_config().resolve_authconfig(registry)
     except (docker.errors.DockerException, *_MALFORMED) as exc:
         # Not the message of a decoder: it may quote what it could not decode.
@@ -92,6 +97,21 @@ def find_credentials(registry: str) -> Credentials | None:
         said.get("username", ""), said.get("password", ""), said.get("identitytoken", "")
     )
     return credentials if credentials.username or credentials.identity_token else None
+
+
+def _warn_of_no_json() -> None:
+    """The SDK takes a config.json that is no JSON for an empty one."""
+    found = docker.utils.config.find_config_file()
+    path = Path(str(found))
+    if not found or path.name != "config.json":  # the oldest form, .dockercfg, need not be JSON
+        return
+    try:
+        text = path.read_text("utf-8")
+        if text.strip():
+            json.loads(text)
+    except (OSError, ValueError, RecursionError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not JSON"
+        console.warn(f"{path} is ignored ({why}): no credentials, as if nobody had logged in")
 
 
 class Authenticator:

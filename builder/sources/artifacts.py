@@ -105,7 +105,7 @@ def _unreachable(target: Target, failed: list[SourceStatus], of: int) -> SourceU
     lines = [f"  {s.name:<{width}}  {s.url}  {s.reason}" for s in failed]
     ways = [
         f"a mirror: --mirror PREFIX=URL (or {ENVIRONMENT})",
-        f"a wheelhouse: `python build.py fetch --cuda {target.variant} --to DIR` on a connected "
+        f"a wheelhouse: `python3 build.py fetch --cuda {target.variant} --to DIR` on a connected "
         "machine, then --wheelhouse DIR here",
         "the stand-in from PyPI alone, for tests: --stand-in",
     ]

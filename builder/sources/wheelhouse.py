@@ -168,7 +168,7 @@ def verify(project: Project, target: Target, folder: Path) -> None:
     HashMismatchError and TruncatedDownloadError name bad files, WheelhouseError missing ones.
     """
     options = f"--cuda {target.variant}" + (" --stand-in" if target.stand_in else "")
-    again = f"run `python build.py fetch {options} --to DIR` where there is a network"
+    again = f"run `python3 build.py fetch {options} --to DIR` where there is a network"
     if not folder.is_dir():
         raise WheelhouseError(f"{folder}: no such folder", again)
     found = states(needed(project, target), folder)

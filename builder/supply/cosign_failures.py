@@ -30,12 +30,22 @@ _ABSENT = re.compile(r"MANIFEST_UNKNOWN|NAME_UNKNOWN|\b404\b")
 _FULL = re.compile(r"no space left|INSUFFICIENT|\b507\b|quota", re.IGNORECASE)
 _PASSWORD = re.compile(r"decryption failed|inappropriate ioctl")
 _KEY = re.compile(r"reading key|loading public key|unsupported pem|no such file|loading URL")
+# A key management service is asked for the public key late: once a signature is there to check.
+_NO_KEY = re.compile(
+    r"(?:get|getting|fetch|fetching|read|reading) (?:the )?public key|operation error KMS"
+)
 _OPTION = re.compile(r"unknown flag|unknown command|unknown shorthand")
 _ALTERED = re.compile(r"(?:does not match|mismatch).*digest|digest.*(?:does not match|mismatch)")
 _NO_ATTESTATION = re.compile(r"no matching attestations|none of the attestations matched")
 
 # In this order: the address of a registry that cannot be reached may hold any number.
 _KINDS: tuple[tuple[re.Pattern[str], type[BuilderError], str], ...] = (
+    (
+        _NO_KEY,
+        SigningError,
+        "the image was not judged: check the address in --key, and this user's credentials and way "
+        "to that service",
+    ),
     (_KEY, SigningError, "check --key: its path or address, and what kind of key it is"),
     (_OPTION, SigningError, "use cosign 2 or 3; put it first on PATH"),
     (_FULL, RegistryFullError, "free space or raise the quota, then run it again"),
@@ -66,8 +76,9 @@ def unsigned(stderr: str, image: Reference) -> UnsignedError | None:
             f"{image} has no signature",
             "have it signed (`build.py push --key`); --unsigned checks the rest without a key",
         )
-    # cosign lists why each one does not count. If it could not read one, that is another failure.
-    if "no matching signatures" in text and not _CONNECTION.search(text):
+    # cosign lists why each one does not count. If it could not read one, or had no key to check it
+    # with, that is another failure.
+    if "no matching signatures" in text and not _not_judged(text):
         return UnsignedError(
             f"no signature on {image} is by this key and of this digest "
             f"({text.partition('no matching signatures:')[2].strip() or 'none matches'})",
@@ -79,7 +90,11 @@ def unsigned(stderr: str, image: Reference) -> UnsignedError | None:
 def no_attestation(stderr: str) -> bool:
     """Whether cosign only says that no attestation counts."""
     text = said(stderr)
-    return bool(_NO_ATTESTATION.search(text)) and not _CONNECTION.search(text)
+    return bool(_NO_ATTESTATION.search(text)) and not _not_judged(text)
+
+
+def _not_judged(text: str) -> bool:
+    return bool(_CONNECTION.search(text) or _NO_KEY.search(text))
 
 
 def failure(stderr: str, doing: str, tool: str) -> BuilderError:

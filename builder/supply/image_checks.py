@@ -54,6 +54,11 @@ def required_labels(prefix: str) -> dict[str, str]:
     }
 
 
+def _naming(prefix: str) -> tuple[str, ...]:
+    """The labels that give an image its tag."""
+    return (f"{_OCI}.version", *(f"{prefix}.{n}" for n in ("variant", "stand-in", "build-id")))
+
+
 class Image:
     """A manifest as it was read, with what the configuration says."""
 
@@ -158,7 +163,9 @@ def check_labels(image: Image) -> Row:
 
 
 def check_tag(image: Image, tag: str) -> Row:
-    """A tag that was asked for is the image's own."""
+    """A tag that was asked for is the image's own. The labels say which that is."""
+    if not all(image.labels.get(name) for name in _naming(image.prefix)):
+        return skipped("tag", "not judged: the image lacks the labels that give its own")
     if not tag:
         return skipped("tag", f"asked for by digest; the labels give {one_line(image.tag)}")
     if tag != image.tag:

@@ -11,17 +11,12 @@ import docker.errors
 import requests
 
 from builder.engine import Engine
-from builder.errors import (
-    EngineFailedError,
-    EvidenceError,
-    ImageAbsentError,
-    ImageReferenceError,
-)
+from builder.engine.images import look_up
+from builder.errors import EngineFailedError, EvidenceError
 from builder.inside.inventory import SCHEMA
 
 PATH = "/opt/ddtree/inventory.json"
-_NAMES = "NAME:TAG, NAME@sha256:DIGEST or an image's id"
-_REBUILD = "build the image again with this builder: `python build.py build`"
+_REBUILD = "build the image again with this builder: `python3 build.py --cuda cu130`"
 
 
 def read_inventory(engine: Engine, reference: str) -> dict[str, Any]:
@@ -33,19 +28,13 @@ def read_inventory(engine: Engine, reference: str) -> dict[str, Any]:
         EvidenceError: the image has no inventory, or one of another schema.
         EngineFailedError: the engine failed otherwise.
     """
-    if not reference:  # the engine makes a container without an image of that
-        raise ImageReferenceError("the image has no name", _NAMES)
+    image = look_up(engine, reference)
     try:
         # A command, since an image may have none; it is never started.
-        container = engine.client.containers.create(reference, ["never-run"], network_mode="none")
-    except docker.errors.ImageNotFound:
-        raise ImageAbsentError(
-            f"the engine has no image {reference}",
-            "build it, or name one that `docker images` lists",
-        ) from None
+        container = engine.client.containers.create(
+            str(image.id), ["never-run"], network_mode="none"
+        )
     except docker.errors.APIError as exc:
-        if exc.status_code == 400:
-            raise ImageReferenceError(f"{reference}: {exc.explanation}", _NAMES) from None
         raise EngineFailedError(
             f"the engine cannot create a container of {reference}: {exc.explanation or exc}",
             "read the engine's log",

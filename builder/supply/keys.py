@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.arguments import path as path_argument
 from builder.errors import HostFileError, SigningError
 
 PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 -- a name, no password
@@ -34,18 +35,17 @@ class SigningKey:
     password: str | None = field(default=None, repr=False)
 
 
-def add_key_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_key_options(parser: argparse._ActionsContainer) -> None:
     """`--key` and `--key-password-file`, the same on every verb that signs."""
     parser.add_argument(
         "--key",
         metavar="KEY",
-        required=required,
         help="cosign's private key: a file (`cosign generate-key-pair`) or a key management "
         "service's address, such as awskms:///alias/NAME",
     )
     parser.add_argument(
         "--key-password-file",
-        type=Path,
+        type=path_argument("FILE"),
         metavar="FILE",
         help=f"the key's password, in a file's first line (default: ${PASSWORD_VARIABLE}, else you "
         "are asked)",
@@ -54,13 +54,14 @@ def add_key_options(parser: argparse.ArgumentParser, *, required: bool = False) 
 
 def signing_key(text: str, password_file: Path | None = None) -> SigningKey:
     """Check a private key and find its password. Raises HostFileError or SigningError."""
+    _check_given(text, "the private key, cosign.key")
     if _ADDRESS.fullmatch(text):
         _check_address(text)
         return SigningKey(text, _password_from(password_file) if password_file else None)
     path = Path(text)
     kind = _kind(path)
     if kind not in _OURS:
-        what = f"a {kind.lower()}" if kind else "no PEM file"
+        what = _called(kind)
         remedy = (
             "give the private key (cosign.key), not the public one"
             if kind == "PUBLIC KEY"
@@ -72,13 +73,14 @@ def signing_key(text: str, password_file: Path | None = None) -> SigningKey:
 
 def public_key(text: str) -> str:
     """Check what signatures are to be checked with. Raises HostFileError or SigningError."""
+    _check_given(text, "the signer's public key, cosign.pub")
     if _ADDRESS.fullmatch(text):
         _check_address(text)
         return text
     path = Path(text)
     kind = _kind(path)
     if kind not in ("PUBLIC KEY", "RSA PUBLIC KEY"):
-        what = f"a {kind.lower()}" if kind else "no PEM file"
+        what = _called(kind)
         remedy = (
             "give the public key (cosign.pub); keep the private one to yourself"
             if "PRIVATE" in kind
@@ -86,6 +88,12 @@ def public_key(text: str) -> str:
         )
         raise SigningError(f"{path} is {what}, not a public key", remedy)
     return str(path.resolve())
+
+
+def _check_given(text: str, wanted: str) -> None:
+    """Raises SigningError for an empty name: most often that of a variable that is not set."""
+    if not text.strip():
+        raise SigningError("--key is empty", f"name {wanted}; is the variable set?")
 
 
 def _check_address(text: str) -> None:
@@ -109,10 +117,17 @@ def _kind(path: Path) -> str:
             head = handle.read(65536).decode("ascii", errors="replace")
     except OSError as exc:
         raise HostFileError(
-            f"the key {path}: {exc.strerror}", "check the path of the key"
+            f"the key {path}: {exc.strerror}", "check the path of the key and its owner"
         ) from None
     found = _PEM.search(head)
     return found[1] if found else ""
+
+
+def _called(kind: str) -> str:
+    if not kind:
+        return "no PEM file"
+    article = "an" if kind[0] in "AEIO" else "a"
+    return f"{article} {kind.lower()}"
 
 
 def _password(key: Path, file: Path | None) -> str:

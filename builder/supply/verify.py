@@ -7,6 +7,7 @@ configuration and layers; the signature fixes the digest; the attestations are s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from builder.errors import (
     BuilderError,
     ImageAbsentError,
     ImageReferenceError,
+    RegistryRefusedError,
     TamperedError,
     UnsignedError,
 )
@@ -81,6 +83,8 @@ def verify(
         rest = skipped("the rest", "there is no manifest that could be believed")
         return Report(str(reference), reference.digest, signer is not None, (row, rest))
     if found is None:
+        with suppress(RegistryRefusedError):  # what refuses is a registry
+            registry.ping()  # any web server says 404
         raise ImageAbsentError(f"{reference} does not exist", "check the name; `build.py push` it")
     descriptor, content = found
     if descriptor.media_type not in (MANIFEST, _DOCKER_MANIFEST):

@@ -9,12 +9,21 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import docker.errors
 import pytest
+import requests
 
 from builder import audit_cli
-from builder.audit_image import MANIFEST, _luggage, audit_folder, pins_of
-from builder.errors import AuditFailedError, HostFileError, UnknownVariantError
+from builder.audit_image import MANIFEST, _luggage, audit_folder, audit_reference, pins_of
+from builder.errors import (
+    AuditFailedError,
+    HostFileError,
+    ImageReferenceError,
+    UnknownVariantError,
+)
 from builder.inside.target import TargetError, parse_target, target_of_manifest
 from builder.project import default_project
 from tests.builder.inside.conftest import pristine, tree
@@ -96,7 +105,10 @@ def test_an_unknown_target_is_refused_with_the_known_ones(appliance: Tree) -> No
     assert "cu128-stand-in" in caught.value.remedy
 
 
-@pytest.mark.parametrize("what", ["empty", "no manifest", "malformed", "foreign", "incomplete"])
+NO_APPLIANCE = ("empty", "no manifest", "malformed", "foreign", "incomplete", "number", "list")
+
+
+@pytest.mark.parametrize("what", NO_APPLIANCE)
 def test_what_is_no_appliance_cannot_be_audited(appliance: Tree, tmp_path: Path, what: str) -> None:
     root, path = appliance.root, appliance.root / MANIFEST
     if what == "empty":
@@ -104,9 +116,14 @@ def test_what_is_no_appliance_cannot_be_audited(appliance: Tree, tmp_path: Path,
         root.mkdir()
     elif what == "no manifest":
         path.unlink()
-    elif what == "incomplete":
+    elif what in ("incomplete", "number", "list"):
         pins = raw_target()
-        del pins["toolchain"]
+        if what == "number":
+            pins["budget_gib"] = "large"
+        elif what == "list":
+            pins["toolchain"]["components"] = ["nvcc"]
+        else:
+            del pins["toolchain"]
         path.write_text(json.dumps(manifest_of(pins)))
     else:
         path.write_text("{" if what == "malformed" else "[]")
@@ -142,3 +159,96 @@ def test_what_goes_into_the_container_is_whole(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(place))
+
+
+def test_a_manifest_that_leads_out_of_the_folder_is_none(appliance: Tree, tmp_path: Path) -> None:
+    """The folder would be judged by the pins of another, which may be laxer."""
+    path = appliance.root / MANIFEST
+    path.rename(tmp_path / "manifest.json")
+    path.symlink_to(tmp_path / "manifest.json")
+    with pytest.raises(AuditFailedError, match="cannot be audited"):
+        audit_folder(appliance.root, None)
+
+
+def test_names_of_files_reach_no_terminal_as_they_are(
+    appliance: Tree, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a\nSEC001  ok", "b\udcff", "c\x1b[2J"):
+        path = appliance.root / "opt" / name
+        path.touch()
+        path.chmod(0o666)
+    with pytest.raises(AuditFailedError, match="3 findings"):
+        run(str(appliance.root))
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert run(str(appliance.root), "--json") == AuditFailedError.exit_code
+    assert len(json.loads(capsys.readouterr().out.encode())["findings"]) == 3
+
+
+class Fake:
+    """An engine with one image, whose container holds one file under every name."""
+
+    def __init__(self, kind: bytes = tarfile.REGTYPE, **config: Any) -> None:
+        self.kind, self.removed, self.started = kind, 0, 0
+        image = SimpleNamespace(id="sha256:1", attrs={"Config": config})
+        client = SimpleNamespace(
+            images=SimpleNamespace(get=lambda _name: image),
+            containers=SimpleNamespace(create=lambda *_a, **_k: self),
+        )
+        self.engine: Any = SimpleNamespace(client=client)
+
+    def get_archive(self, path: str) -> tuple[list[bytes], dict[str, Any]]:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            entry = tarfile.TarInfo(Path(path).name)
+            entry.type, entry.linkname = self.kind, "/etc/passwd"
+            archive.addfile(entry)
+        return [buffer.getvalue()], {}
+
+    def start(self) -> None:
+        self.started += 1
+
+    def remove(self, **_options: Any) -> None:
+        self.removed += 1
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_a_manifest_that_is_no_file_is_refused(kind: bytes) -> None:
+    fake = Fake(kind)
+    with pytest.raises(AuditFailedError, match="is no file"):
+        audit_reference(fake.engine, "x:1", None)
+    assert (fake.started, fake.removed) == (0, 1)
+
+
+def test_an_image_without_our_manifest_is_not_ours() -> None:
+    """With pins that are given it may be of any making; without, there is nothing to hold it to."""
+    fake = Fake()
+
+    def absent(_path: str) -> None:
+        raise docker.errors.NotFound("no such path")
+
+    fake.get_archive = absent  # type: ignore[assignment,method-assign]
+    with pytest.raises(ImageReferenceError, match=MANIFEST):
+        audit_reference(fake.engine, "x:1", None)
+    assert (fake.started, fake.removed) == (0, 1)
+
+
+def test_an_image_with_volumes_is_refused() -> None:
+    """In a container they are mounts, and mounts are no part of what is audited."""
+    fake = Fake(Volumes={"/opt/ddtree/venv": {}})
+    with pytest.raises(AuditFailedError, match="volumes: /opt/ddtree/venv"):
+        audit_reference(fake.engine, "x:1", raw_target())
+    assert fake.started == 0
+
+
+def test_a_malformed_name_is_said_to_be_one() -> None:
+    fake = Fake()
+
+    def refuse(_name: str) -> None:
+        response = requests.Response()
+        response.status_code = 400
+        raise docker.errors.APIError("400", response, explanation="invalid reference format")
+
+    fake.engine.client.images.get = refuse
+    with pytest.raises(ImageReferenceError, match="invalid reference format"):
+        audit_reference(fake.engine, "X:Y:Z", None)

@@ -16,7 +16,7 @@ import pytest
 from builder.audit_image import MANIFEST, audit_reference
 from builder.base import ensure_base
 from builder.engine import Engine, acquire
-from builder.errors import AuditFailedError, ImageAbsentError
+from builder.errors import AuditFailedError, ImageAbsentError, ImageReferenceError
 from builder.pins import load_shared
 from builder.project import default_project
 from tests.builder.inside.conftest import pristine, tree
@@ -108,7 +108,7 @@ def test_a_broken_image_is_caught(engine: Engine, appliance: Tree) -> None:
 
 def test_an_image_that_is_no_appliance_is_refused(engine: Engine) -> None:
     reference = build(engine, "foreign", None)
-    with pytest.raises(AuditFailedError, match=MANIFEST):
+    with pytest.raises(ImageReferenceError, match=MANIFEST):
         audit_reference(engine, reference, None)
     with pytest.raises(AuditFailedError, match="site-packages expected, found 0"):
         audit_reference(engine, reference, PINS)

@@ -38,7 +38,7 @@ def test_every_verb_is_tested_here() -> None:
 
 def test_no_arguments_prints_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "python build.py --cuda cu130" in capsys.readouterr().err
+    assert "python3 build.py --cuda cu130" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

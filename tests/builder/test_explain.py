@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from builder.errors import UnknownPinError
 from builder.explain import pin_keys, toml_line, trail
 from builder.pins import all_targets, load_target
 from builder.project import Project
@@ -47,3 +50,13 @@ def test_a_package_is_found_where_it_is_installed_and_nowhere_else(scratch: Proj
 def test_a_stand_in_explains_its_own_pins(scratch: Project) -> None:
     target = load_target(scratch, "cu128", stand_in=True)
     assert "2.9.1" in trail(scratch, target, "torch.version")[0].shows
+
+
+def test_nothing_is_called_near_that_is_not(scratch: Project) -> None:
+    target = load_target(scratch, "cu130")
+    with pytest.raises(UnknownPinError) as caught:
+        trail(scratch, target, "nothing.at.all")
+    assert "lists all pins" in caught.value.remedy
+    with pytest.raises(UnknownPinError) as caught:
+        trail(scratch, target, "torch.verson")
+    assert "torch.version" in caught.value.remedy

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.errors import EvidenceError
+from builder.errors import EvidenceError, HostFileError
 from builder.project import default_project
 from builder.qualification import (
     REQUIRED,
@@ -156,13 +156,24 @@ def test_a_stand_in_is_never_qualified() -> None:
         gpu_qualified(a_selftest(), IMAGE, {**LABELS, "dev.ddtree.stand-in": "true"})
 
 
-@pytest.mark.parametrize("text", [None, "", "{"])
-def test_a_file_that_is_no_json_is_named(tmp_path: Path, text: str | None) -> None:
+def test_a_genuine_receipt_of_a_cpu_is_judged_by_what_it_is() -> None:
+    """It holds no driver and no GPUs: it is a receipt, and of the wrong device."""
+    document = {**a_selftest(), "device": describe("cpu", 1, {})}
+    with pytest.raises(EvidenceError, match="does not qualify this image: it ran on cpu"):
+        gpu_qualified(document, IMAGE, LABELS)
+
+
+@pytest.mark.parametrize("text", ["", "{"])
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "receipt.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(EvidenceError, match=r"receipt\.json"):
+    file.write_text(text)
+    with pytest.raises(EvidenceError, match=r"receipt\.json is not JSON"):
         read_selftest(file)
+
+
+def test_a_file_that_cannot_be_read_is_the_hosts(tmp_path: Path) -> None:
+    with pytest.raises(HostFileError, match=r"receipt\.json: No such file or directory$"):
+        read_selftest(tmp_path / "receipt.json")
 
 
 def test_the_machine_is_described_and_not_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from builder import test_image, test_image_cli
 from builder.cli import main
 from builder.errors import (
     BuilderError,
-    ChecksFailedError,
+    DiskSpaceError,
     EngineAbsentError,
     ImageAbsentError,
     ImageReferenceError,
@@ -47,17 +48,23 @@ class FakeImages:
         self.labels: dict[str, str] = dict(LABELS)
         self.pulled: list[str] = []
         self.failure: Exception | None = None
+        self.broken = ""  # what the engine says in the middle of a pull
 
     def get(self, reference: str) -> Any:
-        if reference not in (HERE, ID):
+        if reference not in (HERE, ID, *self.pulled):
             raise api_error(docker.errors.ImageNotFound, "no such image")
         return self._image()
 
-    def pull(self, reference: str) -> Any:
-        self.pulled.append(reference)
+    def pull(self, reference: str, *, stream: bool, decode: bool) -> Any:
+        """As the engine's API: the answer is 200, and an error a line of the stream."""
+        assert stream and decode
         if self.failure:
             raise self.failure
-        return self._image()
+        yield {"status": "Pulling fs layer"}
+        if self.broken:
+            yield {"error": self.broken, "errorDetail": {"message": self.broken}}
+            return
+        self.pulled.append(reference)
 
     def _image(self) -> Any:
         return SimpleNamespace(id=ID, labels=self.labels, attrs={"Size": 7 * 2**30})
@@ -66,7 +73,11 @@ class FakeImages:
 @pytest.fixture
 def engine() -> Any:
     images = FakeImages()
-    client = SimpleNamespace(images=images, containers=SimpleNamespace(run=lambda *_a, **_k: b""))
+    client = SimpleNamespace(
+        images=images,
+        api=SimpleNamespace(pull=images.pull),
+        containers=SimpleNamespace(run=lambda *_a, **_k: b""),
+    )
     return SimpleNamespace(client=client, images=images, versions={"engine": "0"}, env={})
 
 
@@ -122,8 +133,34 @@ def test_each_way_a_pull_fails_has_its_error(
         test_image.find(engine, REMOTE)
 
 
-def test_any_other_image_is_no_appliance(engine: Any) -> None:
-    engine.images.labels = {"maintainer": "somebody"}
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", DiskSpaceError),
+        ("unexpected EOF", RegistryUnreachableError),
+        ("unauthorized: the token has expired", RegistryRefusedError),
+        ("no matching manifest for linux/arm64 in the manifest list entries", ImageAbsentError),
+    ],
+)
+def test_a_pull_that_breaks_off_says_why(engine: Any, said: str, error: type[BuilderError]) -> None:
+    engine.images.broken = said
+    with pytest.raises(error, match=said):
+        test_image.find(engine, REMOTE)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"maintainer": "somebody"},
+        {**LABELS, "dev.ddtree.build-id": "../../../../tmp/x"},
+        {**LABELS, "dev.ddtree.build-id": "0\0"},
+        {**LABELS, "dev.ddtree.variant": "../cu130"},
+        {**LABELS, "dev.other.build-id": "0123456789abcdef"},
+    ],
+)
+def test_any_other_image_is_no_appliance(engine: Any, labels: dict[str, str]) -> None:
+    """Its labels become names of files here."""
+    engine.images.labels = labels
     with pytest.raises(ImageReferenceError, match="no DDTree appliance"):
         test_image.find(engine, HERE)
 
@@ -135,8 +172,10 @@ def test_suites_are_the_quick_ones_unless_others_are_named() -> None:
     assert test_image.choose(project, ["image/abi"], full=False) == ("image/abi",)
     assert test_image.choose(project, ["image/abi", "all"], full=False) == everything
     assert test_image.choose(project, [], full=True) == everything
-    with pytest.raises(ChecksFailedError, match="image/no-such"):
-        test_image.choose(project, ["image/no-such", "image/abi"], full=False)
+    for asked in (["image/no-such", "image/abi"], ["all", "image/no-such"]):
+        for full in (False, True):
+            with pytest.raises(ValueError, match="image/no-such"):
+                test_image.choose(project, asked, full=full)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +203,25 @@ def test_an_engine_elsewhere_is_refused(engine: Any) -> None:
         Path(*volumes) / "probe"
     ).read_bytes()
     test_image.check_mounts(engine, ID)
+
+
+def test_the_image_s_user_may_read_what_is_mounted(engine: Any) -> None:
+    """Whatever the umask here; and its entry point, which may be broken, has no part in it."""
+    seen: list[Any] = []
+
+    def run(
+        _image: str, _argv: list[str], *, entrypoint: list[str], volumes: Any, **_k: Any
+    ) -> Any:
+        seen.append((entrypoint, (Path(*volumes) / "probe").stat().st_mode & 0o777))
+        return b"here\n"
+
+    engine.client.containers.run = run
+    before = os.umask(0o077)
+    try:
+        test_image.check_mounts(engine, ID)
+    finally:
+        os.umask(before)
+    assert seen == [(["cat"], 0o644)]
 
 
 @pytest.fixture
@@ -236,24 +294,44 @@ def test_a_failure_is_54_and_leaves_nothing(
 
 
 def test_a_selftest_of_a_gpu_host_qualifies_and_runs_nothing(
-    verb: SimpleNamespace, tmp_path: Path
+    verb: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "selftest.json"
     file.write_text(json.dumps(a_selftest()))
-    assert main(["test", HERE, "--selftest-receipt", str(file), "--record"]) == 0
+    assert main(["test", HERE, "--selftest-receipt", str(file), "--record", "--json"]) == 0
     assert verb.runs == []
     assert list(read_committed(verb.project, "cu130")) == ["gpu-qualified"]
+    document = json.loads(capsys.readouterr().out)
+    assert [r["level"] for r in document["receipts"]] == ["gpu-qualified"]
+    assert document["suites"] == []
     file.write_text(json.dumps(a_selftest(kind="cpu")))
     assert main(["test", HERE, "--selftest-receipt", str(file)]) == 79
+
+
+def test_without_a_receipt_nothing_is_attested(
+    verb: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The quick suites earn none: to end with 0 would say that something was attached."""
+    monkeypatch.setattr(test_image_cli, "signing_key", lambda *_a: object())
+    monkeypatch.setattr(test_image_cli, "attest_receipts", lambda *_a: pytest.fail("attested"))
+    assert main(["test", REMOTE, "--attest", "--key", "k"]) == 79
+    assert "no receipt" in capsys.readouterr().err
+    assert len(verb.runs) == 1
 
 
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
         (["cu130"], 76),
-        ([HERE, "--suite", "image/no-such"], 54),
+        ([HERE, "--suite", "image/no-such"], 2),
         ([HERE, "--attest", "--key", "k"], 70),
         ([REMOTE, "--attest"], 2),
+        ([HERE, "--key", "k"], 2),
+        ([HERE, "--key-password-file", "f"], 2),
+        ([HERE, "--suite", "all", "--suite", "image/no-such"], 2),
+        ([HERE, "--selftest-receipt", "/nowhere/receipt"], 55),
+        (["--key-password-file", "f"], 2),
+        (["--key", ""], 2),
         ([HERE, "--unit"], 2),
         ([HERE, "--image", "cu130"], 2),
         (["--json"], 2),

@@ -17,7 +17,7 @@ FIELDS = (
     "speculative_ddtree_topk",
     "speculative_ddtree_allow_hybrid_unsafe",
 )
-_REMEDY = "apply the overlay's patches: `python build.py patches check`"
+_REMEDY = "apply the overlay's patches: `python3 build.py patches check`"
 _CACHES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _IMPORT = """
 import dataclasses, json

@@ -89,7 +89,8 @@ def engine_with(**changes: str) -> Engine:
 def test_images_that_are_not_bundled(target: Target) -> None:
     with pytest.raises(ImageAbsentError) as absent:
         find(target, engine_with(), "ddtree-appliance:none", allow_dirty=False)
-    assert "python build.py --cuda cu130" in absent.value.remedy
+    assert "python3 build.py --cuda cu130" in absent.value.remedy
+    assert "`docker images` lists" in absent.value.remedy
     other = engine_with(**{"dev.ddtree.variant": "cu128"})
     with pytest.raises(ImageReferenceError, match="an image of cu128"):
         find(target, other, NAME, allow_dirty=False)

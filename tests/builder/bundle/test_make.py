@@ -166,8 +166,12 @@ def test_nothing_is_replaced(make: Make, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "full")
     (tmp_path / "dangling.tar").symlink_to(tmp_path / "nowhere")
     for name in ("full", "file", "x.tar", "link", "dangling.tar", "empty"):
-        with pytest.raises(BundleError, match="exists already"):
+        with pytest.raises(BundleError, match=r"exists already|is not empty"):
             make(tmp_path / name)
+    with pytest.raises(BundleError, match="full is not empty"):
+        check_destination(tmp_path / "full")
+    with pytest.raises(BundleError, match="no/such does not exist"):
+        check_destination(tmp_path / "no/such/b")
     assert (tmp_path / "full/mine").read_text() == "x"
     assert (tmp_path / "x.tar").read_text() == "x"
 

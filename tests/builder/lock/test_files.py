@@ -45,7 +45,7 @@ def test_other_pins_are_drift(scratch: Project) -> None:
     edit(scratch.images / "cu128.toml", "cuda-python>=12,<13", "cuda-python>=12.8,<13")
     with pytest.raises(LockDriftError, match="cu128: made from other pins") as caught:
         check_lock(scratch, load_target(scratch, "cu128"), offline=True)
-    assert caught.value.remedy == "run `python build.py lock --cuda cu128`"
+    assert caught.value.remedy == "run `python3 build.py lock --cuda cu128`"
 
 
 def test_a_stand_in_is_named_in_its_command(scratch: Project) -> None:

@@ -57,7 +57,7 @@ def test_every_drift_is_named_and_nothing_is_written(scratch: Project) -> None:
     with pytest.raises(LockDriftError) as caught:
         lock(scratch, "--check", "--offline")
     assert all(f"lock of {t.name}:" in caught.value.what for t in all_targets(scratch))
-    assert caught.value.remedy == "run `python build.py lock`"
+    assert caught.value.remedy == "run `python3 build.py lock`"
     assert [path.read_text() for path in locks] == before
 
 

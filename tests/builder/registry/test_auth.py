@@ -220,3 +220,15 @@ def test_nothing_is_printed(
     assert SECRET not in said
     assert "token-" not in said
     assert BASIC.removeprefix("Basic ") not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"), [("{", True), ("auths = 1", True), ("", False), ("{}", False)]
+)
+def test_a_configuration_that_is_no_json_is_not_ignored_silently(
+    docker_config: Path, capsys: pytest.CaptureFixture[str], text: str, warned: bool
+) -> None:
+    (docker_config / "config.json").write_text(text)
+    assert find_credentials("registry.example.com") is None
+    said = capsys.readouterr().err
+    assert (f"{docker_config / 'config.json'} is ignored" in said) == warned

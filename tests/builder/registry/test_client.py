@@ -20,6 +20,7 @@ from builder.oci.model import LAYER_ZSTD, MANIFEST, Descriptor
 from builder.registry.client import Registry
 from builder.registry.layout import Progress, blob_bytes, push_layout, tag
 from builder.registry.reference import parse_reference
+from builder.supply.verify import Demand, verify
 from tests.builder.registry.conftest import QUICK, client
 from tests.builder.registry.fake import (
     Answer,
@@ -292,3 +293,15 @@ def test_unknown_hosts_and_closed_ports() -> None:
         client(parse_reference("registry.invalid/app")).ping()
     with pytest.raises(RegistryUnreachableError, match="refused"):
         client(parse_reference("127.0.0.1:9/app")).ping()
+
+
+def test_a_web_server_is_no_registry_that_lacks_the_image(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    asked = parse_reference(f"{fake.host}/team/app:1")
+    demand = Demand(scratch=tmp_path)
+    with pytest.raises(ImageAbsentError):
+        verify(asked, None, demand, label_prefix="dev.ddtree")
+    fake.rules.append(answers("GET", "/v2/", Answer(404, {}, b"<html>not found</html>")))
+    with pytest.raises(RegistryUnreachableError, match="does not answer as a registry"):
+        verify(asked, None, demand, label_prefix="dev.ddtree")

@@ -229,7 +229,7 @@ def test_refused_before_anything_is_exported(
 def test_absent_names_the_command(run: Push, fake: FakeRegistry) -> None:
     with pytest.raises(ImageAbsentError) as caught:
         run(f"{fake.host}/team/app", labels=None)
-    assert "python build.py --cuda cu130" in caught.value.remedy
+    assert "python3 build.py --cuda cu130" in caught.value.remedy
 
 
 @pytest.mark.parametrize("revision", ["c" * 40 + "-dirty", "unknown"])

@@ -297,6 +297,29 @@ def test_a_signature_that_could_not_be_read_is_not_unsigned(fake: Make) -> None:
         made.cosign.verify(REMOTE, "k")
 
 
+NO_KEY = (
+    "getting public key: operation error KMS: GetPublicKey, get identity: get credentials: failed "
+    "to refresh cached credentials, no EC2 IMDS role found",
+    'getting public key: operation error KMS: GetPublicKey, request send failed, Post "https://k/": '
+    "dial tcp 192.0.2.1:443: connect: connection refused",
+)
+
+
+@pytest.mark.parametrize("why", NO_KEY)
+def test_a_key_that_could_not_be_had_says_nothing_of_the_image(fake: Make, why: str) -> None:
+    """cosign calls it no matching signature: nobody may take that for an attack."""
+    made = fake(2)
+    calls: dict[str, Callable[[], object]] = {
+        "signatures": lambda: made.cosign.verify(REMOTE, "awskms:///alias/k"),
+        "attestations": lambda: made.cosign.attestations(REMOTE, "awskms:///alias/k", "t"),
+    }
+    for what, call in calls.items():
+        made.says(stderr=f"Error: no matching {what}: {why}\n", code=12)
+        with pytest.raises(SigningError) as caught:
+            call()
+        assert "credentials" in caught.value.remedy
+
+
 def test_an_empty_list_of_signatures_is_unsigned(fake: Make) -> None:
     made = fake(2)
     made.says(stdout="[]")

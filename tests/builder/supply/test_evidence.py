@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import docker
@@ -161,13 +162,19 @@ class FakeContainer:
 
 
 def engine_with(container: FakeContainer | None) -> Engine:
-    class Containers:
-        def create(self, reference: str, command: list[str], **options: Any) -> FakeContainer:
+    class Images:
+        def get(self, reference: str) -> Any:
             if container is None:
                 raise docker.errors.ImageNotFound(reference)
+            return SimpleNamespace(id="sha256:of-" + reference)
+
+    class Containers:
+        def create(self, image: str, command: list[str], **options: Any) -> FakeContainer:
+            assert image.startswith("sha256:of-")
+            assert container is not None
             return container
 
-    client = type("Client", (), {"containers": Containers()})()
+    client = SimpleNamespace(containers=Containers(), images=Images())
     return Engine("existing", cast(docker.DockerClient, client), {}, {}, "/x/docker")
 
 
@@ -182,7 +189,7 @@ def test_an_image_without_one_says_what_to_do() -> None:
     container = FakeContainer(None)
     with pytest.raises(EvidenceError, match=PATH) as caught:
         read_inventory(engine_with(container), "x:tag")
-    assert "build.py build" in caught.value.remedy
+    assert "python3 build.py --cuda cu130" in caught.value.remedy
     assert container.removed
 
 

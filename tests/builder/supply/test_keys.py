@@ -132,3 +132,12 @@ def test_no_answer_to_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("getpass.getpass", ends)
     with pytest.raises(SigningError, match="no password"):
         signing_key(pem(tmp_path, "ENCRYPTED SIGSTORE PRIVATE KEY"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("ENCRYPTED SIGSTORE PRIVATE KEY", "an encrypted"), ("CERTIFICATE", "a certificate")],
+)
+def test_a_wrong_kind_is_named_as_people_do(tmp_path: Path, kind: str, words: str) -> None:
+    with pytest.raises(SigningError, match=f"is {words}"):
+        public_key(pem(tmp_path, kind))

@@ -37,6 +37,7 @@ from builder.supply.report import Report
 from builder.supply.verify import Demand, Signer, verify
 from tests.builder.local_registry import LocalRegistry, serve_registry
 from tests.builder.supply.made import (
+    LABELS,
     PREFIX,
     TAG,
     make_image,
@@ -410,6 +411,17 @@ def test_what_is_not_there(world: World) -> None:
             world.verify(reference)
     with pytest.raises(ImageReferenceError):
         world.verify(world.name)
+
+
+def test_another_projects_image_has_no_tag_to_judge(world: World, tmp_path: Path) -> None:
+    layout = make_image(tmp_path / "layout", labels=dict.fromkeys(LABELS, ""))
+    push_layout(layout, world.name)
+    Registry(world.name).tag("t1", layout.manifest)
+    report = verify(
+        world.name.with_tag("t1"), None, Demand(scratch=world.scratch), label_prefix=PREFIX
+    )
+    assert {row.name: row for row in report.rows}["tag"].error is None
+    assert isinstance(report.error(), EvidenceError)
 
 
 def _main(*argv: str) -> int:

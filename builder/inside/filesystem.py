@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from builder.inside.contents import Contents, inspect
@@ -14,6 +17,7 @@ from builder.inside.elf import ElfFile, NotElfError, is_elf, read_elf
 
 SITES = "opt/ddtree/venv/lib/python3.*/site-packages"
 _PSEUDO = ("proc", "sys", "dev")
+_BATCH = 200  # files that a process takes at once
 # Text that is never ELF and makes up most of the files.
 _TEXT = (
     *(".py", ".pyc", ".pyi", ".h", ".hpp", ".cuh", ".inl", ".cu", ".json", ".txt", ".md", ".typed"),
@@ -104,10 +108,7 @@ def scan(root: Path, ignore: frozenset[str] = frozenset(), *, contents: bool = T
             whole.append((Path(entry.path), name))
         elif status.st_size >= 64 and not name.endswith(_TEXT) and is_elf(Path(entry.path)):
             found[name] = _linkage(Path(entry.path), name)
-    # Hashing and waiting for the disk release the interpreter's lock.
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for (_, name), held in zip(whole, pool.map(lambda one: inspect(*one), whole), strict=True):
-            found[name] = held
+    found.update(_read(whole))
     try:
         distributions = read_distributions(root, sites[0])
     except ValueError as exc:
@@ -125,6 +126,24 @@ def scan(root: Path, ignore: frozenset[str] = frozenset(), *, contents: bool = T
         digests={name: c.digest for name, c in found.items() if c.digest},
         secrets=tuple((name, c.secret) for name, c in sorted(found.items()) if c.secret),
     )
+
+
+def _read(files: Sequence[tuple[Path, str]]) -> dict[str, Contents]:
+    """Every file's contents by name, by as many processes as help.
+
+    Threads do not: half of the time is Python's own (ELF structures, searches for secrets).
+    Raises OSError and LayoutError.
+    """
+    paths, names = [path for path, _ in files], [name for _, name in files]
+    processes = min(8, len(os.sched_getaffinity(0)), 1 + len(files) // _BATCH)
+    if processes == 1:
+        return dict(zip(names, map(inspect, paths, names), strict=True))
+    try:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            read = pool.map(inspect, paths, names, chunksize=_BATCH)
+            return dict(zip(names, read, strict=True))
+    except BrokenProcessPool:
+        raise LayoutError("a process that read files was killed (out of memory?)") from None
 
 
 def _linkage(path: Path, name: str) -> Contents:

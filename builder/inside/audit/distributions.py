@@ -192,7 +192,9 @@ def _may_be_bare(row: RecordRow) -> bool:
 def _digest(context: Context, row: RecordRow) -> str:
     """Of the file that a row names, by the row's own algorithm; empty where there is none."""
     algorithm = row.digest.partition("=")[0]
-    path = follow(context.files.root, row.path)  # pruning leaves links
+    path: str | None = row.path
+    if path not in context.files.sizes:  # pruning leaves links
+        path = follow(context.files.root, row.path)
     if path not in context.files.sizes:
         return ""
     known = context.files.digests.get(path)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from builder.inside import filesystem
+from builder.inside.contents import Contents
 from builder.inside.filesystem import LayoutError, mounts_below, scan
 from tests.builder.inside.tree import SITE, Tree
 
@@ -54,3 +57,41 @@ def test_a_path_is_told_apart_by_where_it_lies(tree: Tree) -> None:
     assert torch is not None
     assert torch.version == "2.11.0"
     assert files.distribution("absent") is None
+
+
+@pytest.fixture
+def many(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """A tree that is read by several processes."""
+    monkeypatch.setattr(filesystem, "_BATCH", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    return tree
+
+
+def test_several_processes_read_what_one_does(tree: Tree, many: Tree) -> None:
+    tree.library("x.so")
+    several = scan(many.root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        assert scan(tree.root) == several
+    assert several.elves and several.digests
+
+
+def test_what_a_process_cannot_read_is_said(many: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "inspect", refuse)
+    with pytest.raises(PermissionError, match="not yours"):
+        scan(many.root)
+
+
+def test_a_killed_process_is_said(many: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "inspect", kill_this_process)
+    with pytest.raises(LayoutError, match="killed"):
+        scan(many.root)
+
+
+def refuse(path: Path, name: str) -> Contents:
+    raise PermissionError(13, "not yours", name)
+
+
+def kill_this_process(path: Path, name: str) -> Contents:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Contents("")

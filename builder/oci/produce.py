@@ -19,7 +19,8 @@ import requests
 
 from builder import console
 from builder.engine import Engine
-from builder.errors import EngineFailedError, ImageAbsentError, TamperedError
+from builder.engine.images import look_up
+from builder.errors import EngineFailedError, TamperedError
 from builder.oci.compress import LayerSink, default_threads
 from builder.oci.config import LayerName, canonical_json, describe, image_config, image_manifest
 from builder.oci.entries import Entry, read_entry
@@ -48,18 +49,8 @@ class Produced:
 
 
 def find_image(engine: Engine, reference: str) -> tuple[str, int]:
-    """Id and size in bytes of an image on the engine. Raises ImageAbsentError."""
-    try:
-        image = engine.client.images.get(reference)
-    except docker.errors.ImageNotFound:
-        raise ImageAbsentError(
-            f"there is no image {reference} on the engine", "build it first, or pull it"
-        ) from None
-    except docker.errors.APIError as exc:
-        raise EngineFailedError(
-            f"the engine does not answer for {reference}: {exc.explanation or exc}",
-            "check the image's name, or read the engine's log",
-        ) from None
+    """Id and size in bytes of an image on the engine. Raises what `look_up` does."""
+    image = look_up(engine, reference, "build it first, or pull it")
     return str(image.id), int(image.attrs["Size"])
 
 

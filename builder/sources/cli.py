@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from builder import console
+from builder.arguments import path
 from builder.project import Project
 from builder.sources.artifacts import check_sources
 from builder.sources.mirrors import ENVIRONMENT, parse_mirrors
@@ -31,7 +32,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add_mirror_option(parser)
     parser.add_argument(
         "--wheelhouse",
-        type=Path,
+        type=path("--wheelhouse"),
         metavar="DIR",
         help="take every file from DIR, filled by `build.py fetch`; no package index is asked",
     )
@@ -54,7 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_target_options(parser)
     add_mirror_option(parser)
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to fill")
+    parser.add_argument(
+        "--to", type=path("--to"), required=True, metavar="DIR", help="the folder to fill"
+    )
     parser.add_argument("--json", action="store_true", help="result as JSON on stdout")
     parser.set_defaults(handler=run_fetch)
 

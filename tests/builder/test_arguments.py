@@ -51,6 +51,8 @@ def test_no_empty_argument_is_taken_for_none(verb: str, blank: str) -> None:
         ["audit", "x", "--target", ""],
         ["test", ""],
         ["licences", ""],
+        ["fetch", "--cuda", "cu128", "--to", ""],
+        ["build", "--cuda", "cu128", "--wheelhouse", ""],
     ],
 )
 def test_it_is_a_usage_error(argv: list[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from benchmarks import build_session, build_transfer, measure_build
 from benchmarks.build_page import State
 from benchmarks.build_session import EDITED, Session, Transfers
 from benchmarks.build_transfer import MeasureError, Transfer
+from builder.engine import Engine
 from builder.project import Project, default_project
 
 DIGEST = "sha256:" + "a" * 64
@@ -126,19 +127,22 @@ def test_a_failed_command_is_no_result() -> None:
 
 
 class FakeImage:
-    def __init__(self, engine: FakeEngine, image_id: str, tags: list[str]) -> None:
-        self.engine, self.id, self.tags = engine, image_id, tags
+    def __init__(self, images: FakeImages, image_id: str, tags: list[str]) -> None:
+        self.images, self.id, self.tags = images, image_id, tags
 
     def tag(self, name: str, tag: str) -> None:
-        self.engine.tags[f"{name}:{tag}"] = self.id
+        self.images.tags[f"{name}:{tag}"] = self.id
 
 
-class FakeEngine:
-    """Names and ids of images, nothing else."""
+class FakeImages:
+    """Names and ids of an engine's images."""
 
     def __init__(self) -> None:
         self.tags: dict[str, str] = {}
-        self.client = SimpleNamespace(images=self)
+
+    @property
+    def engine(self) -> Engine:
+        return Engine("existing", cast(Any, SimpleNamespace(images=self)), {}, {}, "docker")
 
     def get(self, name: str) -> FakeImage:
         found = self.tags[name]
@@ -154,7 +158,7 @@ class Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.did: list[str] = []
-        self.engine = FakeEngine()
+        self.images = FakeImages()
         self.cache = folder / "cache"
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
@@ -180,8 +184,8 @@ class Stage:
         return Session(Project(self.root), "cu130", False, "existing", kept=True)
 
     @contextmanager
-    def acquire(self, *_: Any, **__: Any) -> Iterator[FakeEngine]:
-        yield self.engine
+    def acquire(self, *_: Any, **__: Any) -> Iterator[Engine]:
+        yield self.images.engine
 
     @contextmanager
     def registry(self, *_: Any) -> Iterator[None]:
@@ -192,7 +196,7 @@ class Stage:
         build_id = "edited" if "one line more" in self.edited.read_text() else "plain"
         self.did.append(f"build {build_id}")
         reference = f"ddtree-appliance:1-cu130-{build_id}"
-        self.engine.tags[reference] = self.engine.tags["ddtree-appliance:cu130"] = build_id
+        self.images.tags[reference] = self.images.tags["ddtree-appliance:cu130"] = build_id
         reports = self.cache / "reports" / "cu130"
         reports.mkdir(parents=True, exist_ok=True)
         (reports / "manifest.json").write_text(
@@ -216,7 +220,7 @@ class Stage:
         }
 
     def push(self, *_: Any) -> None:
-        self.did.append(f"push {self.engine.tags['ddtree-appliance:cu130']}")
+        self.did.append(f"push {self.images.tags['ddtree-appliance:cu130']}")
 
     def measure(self, *steps: str) -> State:
         return self.session.measure(frozenset(steps), self.scratch, State({}))
@@ -242,7 +246,7 @@ def test_the_first_image_is_pushed_before_the_edit_and_both_are_pulled_after_it(
 
 def test_a_kept_cache_and_its_engine_have_what_they_had(stage: Stage) -> None:
     stage.measure("edit")
-    assert stage.engine.tags == {
+    assert stage.images.tags == {
         "ddtree-appliance:1-cu130-plain": "plain",
         "ddtree-appliance:cu130": "plain",
     }
@@ -257,8 +261,8 @@ def test_they_have_it_after_a_failure_too(stage: Stage, monkeypatch: pytest.Monk
     monkeypatch.setattr(Transfers, "pull", fail)
     with pytest.raises(MeasureError):
         stage.measure("edit", "push", "pull", "update")
-    assert stage.engine.tags["ddtree-appliance:cu130"] == "plain"
-    assert "ddtree-appliance:1-cu130-edited" not in stage.engine.tags
+    assert stage.images.tags["ddtree-appliance:cu130"] == "plain"
+    assert "ddtree-appliance:1-cu130-edited" not in stage.images.tags
 
 
 def test_a_report_of_another_build_is_not_taken(
@@ -284,10 +288,10 @@ def test_a_pull_by_an_engine_that_had_layers_is_no_measurement(
     place: Any = None
     transfers = Transfers(default_project(), target, place, layouts=[layout("a", "b")])
     removed: list[str] = []
-    monkeypatch.setattr(build_transfer, "forget", lambda _, names: removed.extend(names))
     monkeypatch.setattr(build_transfer, "pull", lambda *_: Transfer(1.0, 10, frozenset({"a"})))
     registry: Any = SimpleNamespace(host="127.0.0.1:1")
-    engine: Any = None
+    images: Any = SimpleNamespace(remove=lambda name, force: removed.append(name))
+    engine = Engine("existing", cast(Any, SimpleNamespace(images=images)), {}, {}, "docker")
     with pytest.raises(MeasureError, match="1 of 2 layers"):
         transfers.pull(engine, registry)
     assert removed == ["127.0.0.1:1/image@sha256:m"]

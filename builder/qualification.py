@@ -26,6 +26,8 @@ REQUIRED = (
 
 
 # What the receipt of `IMAGE selftest` must be (ddtree_overlay/selftest/receipt.py).
+# On stdout: the container's user may not write into a mounted folder of root's.
+_SELFTEST_COMMAND = "`docker run --rm --gpus all --shm-size 32g IMAGE selftest --json > FILE`"
 _SELFTEST = {"kind": "ddtree-selftest", "schema": 1}
 
 
@@ -99,7 +101,7 @@ def why_not_shown(receipt: Receipt) -> str:
 
 
 def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> Receipt:
-    """From the receipt that `IMAGE selftest --receipt FILE` wrote on a host with GPUs.
+    """From the receipt that `IMAGE selftest --json` printed on a host with GPUs.
 
     Raises EvidenceError unless it passed, is of this build, and ran on as many GPUs as it had
     ranks, each of an architecture that the image's kernels were compiled for.
@@ -131,15 +133,14 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
         if wrong:  # before what only such a receipt holds as can qualify: the driver
             raise EvidenceError(
                 f"the self-test's receipt does not qualify this image: {'; '.join(wrong)}",
-                "run `docker run --gpus all IMAGE selftest --receipt FILE` of this very image on "
-                "the GPUs that it is for",
+                f"on the GPUs that it is for, run {_SELFTEST_COMMAND} of this very image",
             )
         date = datetime.strptime(selftest["finished"], "%Y-%m-%dT%H:%M:%SZ")
         machine = {key: device[key] for key in ("cpu", "cores", "driver", "tp")}
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise EvidenceError(
             f"not the receipt of a self-test: {type(exc).__name__} {exc}",
-            "make it by `docker run --gpus all IMAGE selftest --receipt FILE`",
+            f"make it by {_SELFTEST_COMMAND}",
         ) from None
     machine["gpus"] = [{"name": name, "architecture": sm} for name, sm in gpus]
     return _receipt(
@@ -154,7 +155,7 @@ def gpu_qualified(selftest: Any, image: ImageId, labels: Mapping[str, str]) -> R
 
 def read_selftest(path: Path) -> Any:
     """The JSON of a self-test's receipt. Raises HostFileError, EvidenceError (no JSON)."""
-    remedy = "name the file that selftest --receipt wrote"
+    remedy = f"name the file that came of {_SELFTEST_COMMAND}"
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as exc:

@@ -49,8 +49,8 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         "--selftest-receipt",
         type=path("FILE"),
         metavar="FILE",
-        help="take GPU qualification from what `IMAGE selftest --receipt FILE` wrote; runs "
-        "no suite unless --suite names one",
+        help="take GPU qualification from what `docker run --gpus all IMAGE selftest --json` "
+        "printed; runs no suite unless --suite names one",
     )
     image.add_argument(
         "--attest",

@@ -68,7 +68,7 @@ def find_image(
         ) from None
     if name != target.name:
         raise ImageReferenceError(f"{local} is an image of {name}", build)
-    if (revision.endswith("-dirty") or revision == "unknown") and not allow_dirty:
+    if not (allow_dirty or qualification.names_a_commit(revision)):
         tree = "no git checkout" if revision == "unknown" else "a tree with uncommitted changes"
         raise ImageReferenceError(
             f"{local} was built from {tree} ({revision})",

@@ -25,9 +25,9 @@ REQUIRED = (
 )
 
 
-# What the receipt of `IMAGE selftest` must be (ddtree_overlay/selftest/receipt.py).
 # On stdout: the container's user may not write into a mounted folder of root's.
 _SELFTEST_COMMAND = "`docker run --rm --gpus all --shm-size 32g IMAGE selftest --json > FILE`"
+# What its receipt must be (ddtree_overlay/selftest/receipt.py).
 _SELFTEST = {"kind": "ddtree-selftest", "schema": 1}
 
 
@@ -207,6 +207,11 @@ def build_id(labels: Mapping[str, str]) -> str:
 def revision(labels: Mapping[str, str]) -> str:
     """The commit that it was built from, as its label says."""
     return labels.get("org.opencontainers.image.revision", "unknown")
+
+
+def names_a_commit(revision: str) -> bool:
+    """Whether the label names all that was built: no changed tree, no tree without git."""
+    return revision != "unknown" and not revision.endswith("-dirty")
 
 
 def _ours(labels: Mapping[str, str]) -> dict[str, str]:

@@ -109,7 +109,7 @@ def _pull_failed(reference: str, said: str) -> BuilderError:
 def why_foreign(project: Project, labels: Mapping[str, str]) -> str:
     """Why an image is not taken for a build of this tree; empty if it is one."""
     theirs, ours = qualification.revision(labels), revision(project)
-    if theirs == ours and not ours.endswith("-dirty") and ours != "unknown":
+    if theirs == ours and qualification.names_a_commit(ours):
         return ""
     short = [r[:10] + ("-dirty" if r.endswith("-dirty") else "") for r in (theirs, ours)]
     return f"the image was built from revision {short[0]}, this tree is {short[1]}"
